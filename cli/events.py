@@ -21,9 +21,22 @@ if TYPE_CHECKING:
 _SHOWN = 20
 _MOST = 1_000
 _MOST_KNOWN = 10_000
-# How often the event log is read. Messages of the server come earlier, but not for all events.
+# How often the event log is read without a subscription.
 _INTERVAL_S = 2.0
-_CONNECTED_S = 15.0
+# With one, it is read this time after an event, because it can have others of the same cause that
+# the server doesn't send. Without an event, it is read in case that one was lost.
+_LOGGED_S = 15.0
+_FALLBACK_S = 300.0
+# Events of the log that the server sends, each alone or with the event that it led to.
+_SENT = frozenset(
+    f"{about}.{kind}"
+    for about, kinds in {
+        "job": "enqueued scheduled started completed failed retrying discarded expired cancelled",
+        "queue": "paused resumed",
+        "dead_letter": "added retried replayed",
+    }.items()
+    for kind in kinds.split()
+)
 
 
 def add(commands: Any) -> None:
@@ -97,7 +110,8 @@ def _receive(
     if live is None:
         output.wait(_INTERVAL_S)
         return None
-    until = time.monotonic() + _CONNECTED_S
+    others = not _SENT.issuperset(_names(options.type) or ("*",))
+    until = time.monotonic() + _FALLBACK_S
     while (left_s := until - time.monotonic()) > 0:
         try:
             event = live.get(left_s)
@@ -105,8 +119,11 @@ def _receive(
             output.note(f"error: {error}. The event log is read each {_INTERVAL_S:g} s")
             live.unsubscribe()
             return None
-        found = [] if event is None else event.envelopes
-        _show([each for each in found if _wanted(each, options)], options, shown)
+        if event is None:
+            continue
+        _show([each for each in event.envelopes if _wanted(each, options)], options, shown)
+        if others or event.type.startswith("system."):
+            until = min(until, time.monotonic() + _LOGGED_S)
     return live
 
 

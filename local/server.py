@@ -208,7 +208,7 @@ class LocalServer:
             self._gauges = Gauges(self._measure, self._clock)
             undo.callback(self._finish_stream)
             gateway = Gateway(
-                {**load_handlers(), DASHBOARD: Dashboard(dashboard, authorizer)},
+                {**load_handlers(), DASHBOARD: self._dashboard(dashboard)},
                 self._catch_up,
                 self.access,
                 lambda: http.stopping,
@@ -349,6 +349,10 @@ class LocalServer:
         if self.access is not None:
             self.access.prepare(self._setup)
 
+    def _dashboard(self, folder: Path) -> Dashboard:
+        settings = self._settings
+        return Dashboard(folder, settings.authorizer, socket_url=settings.socket_url)
+
     def _put_deliveries(self) -> None:
         """Create the deliveries of the options."""
         for queue, target in self._deliver.items():
@@ -446,4 +450,4 @@ def _process_message(event: dict[str, Any], context: Any) -> Any:
 
 
 def _caller(ticket: str) -> Principal | None:
-    return ojs_runtime.current().tickets.redeem(ticket)
+    return ojs_runtime.current().stores.tickets.redeem(ticket)

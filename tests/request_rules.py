@@ -91,25 +91,17 @@ def _check_transaction(actions: list[Mapping[str, Mapping[str, Any]]]) -> None:
 
 def _check_one(arguments: Mapping[str, Any]) -> None:
     """The rules for one action."""
-    texts = [str(arguments[name]) for name in _EXPRESSIONS if name in arguments]
-    for text in texts:
-        _check_expression(text)
     names: Mapping[str, str] = arguments.get("ExpressionAttributeNames", {})
     values: Mapping[str, Any] = arguments.get("ExpressionAttributeValues", {})
-    used = {one for text in texts for one in _placeholders(text)}
-    given = {*names, *values}
-    _rule(used == given, f"placeholders without use or meaning: {sorted(used ^ given)}")
+    texts = tuple(str(arguments[name]) if name in arguments else None for name in _EXPRESSIONS)
+    substitutes = _check_expressions(texts, tuple(names.items()), tuple(values))
     for which in ("ExpressionAttributeNames", "ExpressionAttributeValues"):
         _rule(which not in arguments or bool(arguments[which]), f"{which} is empty")
-    for one in given:
-        _rule(len(one.encode()) <= _MAX_PLACEHOLDER_BYTES, f"the placeholder {one}")
-    substitutes = sum(len(k) + len(v.encode()) for k, v in names.items())
     substitutes += sum(len(k) + _value_bytes(v) for k, v in values.items())
     _rule(substitutes <= _MAX_SUBSTITUTES_BYTES, f"{substitutes} bytes of names and values")
-    if "UpdateExpression" in arguments:
-        _check_paths(str(arguments["UpdateExpression"]), names)
     item = arguments.get("Item", {})
-    _rule(size_of(item) <= _MAX_ITEM_BYTES, f"an item of {size_of(item)} bytes")
+    size = size_of(item)
+    _rule(size <= _MAX_ITEM_BYTES, f"an item of {size} bytes")
     for key in (item, arguments.get("Key", {}), arguments.get("ExclusiveStartKey", {})):
         if key:
             _check_key(key)
@@ -117,12 +109,27 @@ def _check_one(arguments: Mapping[str, Any]) -> None:
     _rule(limit >= 1, f"Limit is {limit}")
 
 
+# Most requests differ only in their values.
 @lru_cache(4_096)
-def _placeholders(text: str) -> frozenset[str]:
-    return frozenset(_PLACEHOLDER.findall(text))
+def _check_expressions(
+    texts: tuple[str | None, ...], names: tuple[tuple[str, str], ...], values: tuple[str, ...]
+) -> int:
+    """The rules for all that does not depend on values; how many bytes the names are."""
+    used = set()
+    for text in texts:
+        if text is not None:
+            _check_expression(text)
+            used.update(_PLACEHOLDER.findall(text))
+    given = {*values, *(name for name, _ in names)}
+    _rule(used == given, f"placeholders without use or meaning: {sorted(used ^ given)}")
+    for one in given:
+        _rule(len(one.encode()) <= _MAX_PLACEHOLDER_BYTES, f"the placeholder {one}")
+    update = texts[_EXPRESSIONS.index("UpdateExpression")]
+    if update is not None:
+        _check_paths(update, dict(names))
+    return sum(len(name) + len(meant.encode()) for name, meant in names)
 
 
-@lru_cache(4_096)
 def _check_expression(text: str) -> None:
     size = len(text.encode())
     _rule(0 < size <= MAX_EXPRESSION_BYTES, f"an expression of {size} bytes: {text[:80]}")

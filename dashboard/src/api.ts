@@ -124,9 +124,10 @@ export function limited(): string[] | undefined {
   return me.get()?.queues;
 }
 
-/** Settings of the server that the page needs before sign-in: the authentication method. */
+/** Settings of the server that the page needs: the authentication method, and whether it sends events. */
 export interface Served {
   authorizer: "none" | "keys" | "jwt" | "iam";
+  realtime: boolean;
 }
 
 export async function served(): Promise<Served> {

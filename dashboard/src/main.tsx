@@ -2,7 +2,7 @@ import { render, type ComponentType } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, call, can, get, key, me, refused, remember, served, type Served } from "./api";
 import { useBox } from "./box";
-import { live } from "./live";
+import { live, start } from "./socket";
 import { go, href, useRoute } from "./route";
 import { Asking, Empty, ErrorText, Page, PRODUCT, Told } from "./ui";
 import { flip, theme } from "./theme";
@@ -152,6 +152,7 @@ function App() {
             throw thrown;
           }));
         set(at);
+        if (at.realtime) start();
       } catch (thrown) {
         fail(thrown as ApiError);
       }

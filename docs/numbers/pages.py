@@ -21,6 +21,8 @@ def pages() -> dict[Path, str]:
             "lasting": _apart(prices.lasting(money)),
             "consumer": _apart(prices.consumer(money)),
             "empty fetches": _apart(prices.empty_fetches(money)),
+            "bare": prices.bare(money.numbers),
+            "listening": _apart(prices.listening(money)),
             "pushed": _apart(prices.pushed_units(money)),
         },
         "docs/cost.md": {

@@ -40,6 +40,7 @@ OPTIONS: tuple[tuple[str, Numbers], ...] = (
 SPREAD = ((1, 1), (1, 8), (1, 64), (50, 1))
 # Name, acks carried, and seconds between heartbeats of a client.
 CLIENTS = (("Python library", 1, 20), ("official SDK", 0, 5))
+RUNG = "Python library, each job rings an idle worker"
 DURATIONS_S = (1, 60, 300, 900)
 BILL = (*JOB, "heartbeats", "sweeps", "metrics")
 # How often (s) the record of a worker with jobs is written.
@@ -169,10 +170,25 @@ class Model:
         ring += self._lambda(1, numbers["ring_ms"]) - self._lambda(1, 0)
         return ring + sum(self.cost(Load(others=1, read=self._empty())).values())
 
+    def polling(self, poll_s: float) -> float:
+        """Dollars a second of an idle worker that polls."""
+        found = Model(self.units, {**self.numbers, "poll_s": poll_s})
+        return sum(found.cost(found.idle_worker()).values())
+
+    def looks_s(self, workers: float) -> float:
+        """Seconds between two fetches of one of so many idle workers that listen."""
+        return self.numbers["fallback_s"] * min(_LESS_OFTEN, max(1, workers / 2))
+
+    def heard(self, rate: float) -> float:
+        """Dollars for a million jobs one by one with `realtime=wake` if each of them rings the
+        library's worker, which has no job and listens.
+        """
+        added = self.unheard(self.jobs("one by one", rate), "wake") + self.listening(1)
+        return self.whole("one by one", rate) + (added / rate + self.rung()) * _MILLION
+
     def listening(self, workers: float) -> float:
         """Dollars a second of idle workers of the same queues that listen."""
-        numbers = self.numbers
-        every_s = numbers["fallback_s"] * min(_LESS_OFTEN, max(1, workers / 2))
+        numbers, every_s = self.numbers, self.looks_s(workers)
         rate = workers / every_s
         # A fetch counts the other listeners, too.
         asking = Load(others=rate, read=(self._empty() + 0.5) * rate)
@@ -525,6 +541,8 @@ def lasting(model: Model) -> str:
             paid = (f"**{dollars(found.whole('one by one', rate))}**" for rate in (0.4, 10, 100))
             duration = f"{job_s} s" if job_s <= 60 else f"{job_s // 60} min"
             rows.append([client, duration, number(load.write / 10), *paid])
+    rung = (f"**{dollars(model.heard(rate))}**" for rate in (0.4, 10, 100))
+    rows.insert(1, [RUNG, "1 s", rows[0][2], *rung])
     header = (
         "client",
         "duration",
@@ -566,6 +584,10 @@ def realtime(model: Model) -> str:
         ["`off`", *whole("off")],
         ["`wake` (default), without idle workers", *whole("wake")],
         ["`all`, without subscribers", *whole("all")],
+        [
+            "`wake`, one listening worker, which each job rings",
+            *(f"{model.heard(rate):,.2f}" for rate in rates),
+        ],
         ["in addition: each job rings an idle worker", *[dollars(model.rung() * _MILLION)] * 4],
         ["in addition: a subscriber of all events with `batch`", *map(dollars, messages)],
     ]
@@ -576,14 +598,61 @@ def idle_workers(model: Model) -> str:
     """Dollars of a month for idle workers of the same queues, by how they wait."""
     rows = []
     for workers in IDLE_WORKERS:
-        polling = (
-            sum(found.cost(found.idle_worker()).values()) * workers
-            for found in (Model(model.units, {**model.numbers, "poll_s": each}) for each in POLLS_S)
-        )
+        polling = (model.polling(each) * workers for each in POLLS_S)
         each = [*polling, model.listening(workers)]
         rows.append([f"{workers:,}", *(dollars(one * MONTH_S) for one in each)])
     header = ("idle workers, a month", *(f"poll every {each} s" for each in POLLS_S))
     return table((*header, "listen (`realtime=wake` or `all`)"), rows)
+
+
+def bare(numbers: Numbers) -> str:
+    """What the pick-up of a worker that listens is measured beside."""
+    times = f"{numbers['bare_ms']:g} ms (95 of 100: {numbers['bare_late_ms']:g} ms)"
+    return f"a push and a fetch took {times} at a load of {numbers['measured_load']:g} on two cores"
+
+
+def listening(model: Model) -> str:
+    """An idle worker that polls, and one that listens: how late, how many requests, what price."""
+    numbers = model.numbers
+
+    def asked(workers: int) -> list[str]:
+        """Fetches and heartbeats of all of them in an hour."""
+        every_s = model.looks_s(workers)
+        an_hour = [1 / each + 1 / numbers["heartbeat_s"] for each in POLLS_S]
+        an_hour.append((1 + 1 / numbers["looks_a_beat"]) / every_s)
+        return [f"{each * 3_600 * workers:,.0f}" for each in an_hour]
+
+    def price(workers: int) -> list[float]:
+        polling = (model.polling(each) * workers for each in POLLS_S)
+        return [each * MONTH_S for each in (*polling, model.listening(workers))]
+
+    def crossing(workers: int) -> list[str]:
+        *polling, listening = price(workers)
+        jobs = ((each - listening) / model.rung() for each in polling)
+        return [*(f"{each / _MILLION:.1f} million" for each in jobs), ""]
+
+    some = IDLE_WORKERS[:-1]
+    each = [f"{workers} idle worker{'s' * (workers > 1)}" for workers in some]
+    late = [f"{1_000 * part * each:,.0f} ms" for part in (0.5, 0.95) for each in POLLS_S]
+    rows = [
+        ["a job starts after (median)", *late[: len(POLLS_S)], f"{numbers['rung_ms']:.0f} ms"],
+        ["95 of 100 jobs", *late[len(POLLS_S) :], f"{numbers['rung_late_ms']:.0f} ms"],
+        *([f"{name}: requests per hour", *asked(of)] for name, of in zip(each, some, strict=True)),
+        *(
+            [f"{name}: dollars per month", *map(dollars, price(of))]
+            for name, of in zip(each, some, strict=True)
+        ),
+        [
+            "a million jobs that each wake a worker",
+            *"0" * len(POLLS_S),
+            dollars(model.rung() * _MILLION),
+        ],
+        *(
+            [f"{name}: polling costs less with more such jobs per month", *crossing(of)]
+            for name, of in zip(each, some, strict=True)
+        ),
+    ]
+    return table(("", *(f"poll every {each} s" for each in POLLS_S), "listen"), rows)
 
 
 def spread(model: Model) -> str:
@@ -607,6 +676,8 @@ def brief(model: Model) -> str:
             Model(model.units, {**model.numbers, **own, "job_s": job_s}) for job_s in (1, 60, 300)
         ]
         rows.append([client, *(_quiet_and_busy(partial(m.whole, "one by one")) for m in models)])
+        if carried:
+            rows.append([RUNG, *(_quiet_and_busy(m.heard) for m in models)])
     pushed = _quiet_and_busy(lambda rate: sum(model.pushed(rate).values()) / rate * _MILLION)
     rows.append(["pushed to a function", pushed, pushed, pushed])
     return table(("at 0.4 / 10 jobs/s, jobs of", "1 s", "60 s", "5 min"), rows)
@@ -766,7 +837,7 @@ def main(others: list[str]) -> None:
     model = Model(counted(), assumed(others))
     for text in (
         *(prices(model, life) for life in LIVES), options(model), realtime(model),
-        idle_workers(model), spread(model), lasting(model),
+        idle_workers(model), listening(model), spread(model), lasting(model),
         pushed(model), idle_month(model), units(model), consumer(model), empty_fetches(model),
         sentence(model),
     ):  # fmt: skip

@@ -28,10 +28,11 @@ _TYPES = {
 # Compressed by the build, best first.
 _ENCODINGS = (("br", ".br"), ("gzip", ".gz"))
 _FOREVER = "public, max-age=31536000, immutable"
+_POLICY = "content-security-policy"
 _SECURITY = {
     # The page can load only files of the build: no code, style, or frame from elsewhere, and none
     # inline. It can send requests only to the API of the same origin.
-    "content-security-policy": (
+    _POLICY: (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
@@ -51,17 +52,28 @@ _NOT_BUILT = (
 class Dashboard:
     """Answers requests below /ojs/admin with the files of a folder."""
 
-    def __init__(self, folder: Path, authorizer: str, origin: OriginGuard | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        authorizer: str,
+        origin: OriginGuard | None = None,
+        *,
+        socket_url: str | None = None,
+    ) -> None:
         """Create the dashboard.
 
         Args:
             folder: Folder with the files of the build.
             authorizer: The setting `authorizer`. The page reads it before the user signs in.
             origin: Check of the header that the firewall adds. Default: none.
+            socket_url: Address of the WebSocket API, if it sends events. The page can connect to
+                this address, and to no other. Default: none.
         """
         self._folder = folder
         self._origin = origin
-        self._authorizer = authorizer
+        self._served = {"authorizer": authorizer, "realtime": socket_url is not None}
+        sources = "connect-src 'self'" if socket_url is None else f"connect-src 'self' {socket_url}"
+        self._policy = _SECURITY[_POLICY].replace("connect-src 'self'", sources)
 
     def __call__(self, event: Mapping[str, Any], _context: object = None) -> dict[str, Any]:
         """Answer one event of API Gateway."""
@@ -81,7 +93,7 @@ class Dashboard:
             )
         path = event["rawPath"].removeprefix(ROOT)
         if path == "/served.json":
-            body = json.dumps({"authorizer": self._authorizer}).encode()
+            body = json.dumps(self._served).encode()
             return _answer(200, body, {"content-type": "application/json"}, "no-store")
         return self._file(path, headers)
 
@@ -94,7 +106,7 @@ class Dashboard:
         for encoding, ending in _wanted(headers.get("accept-encoding", "")) if kind else ():
             if found := self._read(name + ending):
                 body, tag = found
-                extra = {"content-type": str(kind), "etag": tag}
+                extra = {"content-type": str(kind), "etag": tag, _POLICY: self._policy}
                 extra |= {"vary": "accept-encoding"}
                 if encoding:
                     extra["content-encoding"] = encoding
@@ -112,7 +124,8 @@ class Dashboard:
             body = (self._folder / name).read_bytes()
         except (OSError, ValueError):  # ValueError: a name with a zero byte
             return None
-        return body, f'"{hashlib.sha256(body).hexdigest()[:20]}"'
+        # A browser keeps the policy of a page that it has, until the tag changes.
+        return body, f'"{hashlib.sha256(body + self._policy.encode()).hexdigest()[:20]}"'
 
 
 def _wanted(accepted: str) -> list[tuple[str, str]]:

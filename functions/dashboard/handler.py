@@ -21,9 +21,11 @@ def _origin() -> OriginGuard | None:
     return access_runtime.origin()
 
 
+_configured = configured(["authorizer", "realtime", "socket_url"])
 # Bundling copies the build of the dashboard to the folder of this module.
 handler = Dashboard(
     Path(__file__).with_name("built"),
-    configured(["authorizer"]).get("authorizer", "keys"),
+    _configured.get("authorizer", "keys"),
     _origin(),
+    socket_url=_configured.get("socket_url") if _configured.get("realtime") == "all" else None,
 )

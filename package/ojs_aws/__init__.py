@@ -4,7 +4,12 @@ Requires Python 3.10, httpx, and websockets.
 
 `Client` and `AsyncClient` send requests. `Worker` fetches and runs jobs. `lambda_handler` runs
 jobs that the server pushes to a Lambda function. `ojs_aws.testing` has fixtures for pytest.
+
+The names of `ojs_aws.typed` are loaded when they are used first.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ojs_aws.client.asynchronous import AsyncClient
 from ojs_aws.client.blocking import Client
@@ -17,6 +22,7 @@ from ojs_aws.errors import (
     BadRequest,
     Conflict,
     Duplicate,
+    JobError,
     NotFound,
     OjsError,
     PayloadTooLarge,
@@ -32,41 +38,84 @@ from ojs_aws.errors import (
     WaitTimeout,
 )
 from ojs_aws.logs import JsonFormatter
-from ojs_aws.worker.context import JobCancelled, JobContext, JobFailed, current_job
+from ojs_aws.worker.context import AsyncJobContext, JobCancelled, JobContext, JobFailed, current_job
 from ojs_aws.worker.functions import lambda_handler
 from ojs_aws.worker.session import WorkerStuck
 from ojs_aws.worker.worker import Worker
 
+if TYPE_CHECKING:
+    from ojs_aws.typed.job_type import JobHandle, JobType
+    from ojs_aws.typed.jobs import Jobs, declare
+    from ojs_aws.typed.options import RateLimit, Retry, Unique
+    from ojs_aws.typed.parents import Parents
+    from ojs_aws.typed.signature import InvalidArguments, injected
+    from ojs_aws.typed.workflows import WorkflowHandle, batch, chain, dag, group
+
+_TYPED = {
+    "job_type": ("JobHandle", "JobType"),
+    "jobs": ("Jobs", "declare"),
+    "options": ("RateLimit", "Retry", "Unique"),
+    "signature": ("InvalidArguments", "injected"),
+    "parents": ("Parents",),
+    "workflows": ("WorkflowHandle", "batch", "chain", "dag", "group"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _TYPED.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(f"ojs_aws.typed.{module}"), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "ApiError",
     "AsyncClient",
+    "AsyncJobContext",
     "BadRequest",
     "Client",
     "Conflict",
     "Duplicate",
     "Event",
+    "InvalidArguments",
     "Job",
     "JobCancelled",
     "JobContext",
+    "JobError",
     "JobFailed",
+    "JobHandle",
     "JobRequest",
+    "JobType",
+    "Jobs",
     "JsonFormatter",
     "NotFound",
     "OjsError",
+    "Parents",
     "PayloadTooLarge",
     "PermissionDenied",
     "QueueFull",
+    "RateLimit",
+    "Retry",
     "RetryPolicy",
     "ServerError",
     "TooManyRequests",
     "Unauthenticated",
     "Unavailable",
+    "Unique",
     "Unprocessable",
     "Unreachable",
     "Unsupported",
     "WaitTimeout",
     "Worker",
     "WorkerStuck",
+    "WorkflowHandle",
+    "batch",
+    "chain",
     "current_job",
+    "dag",
+    "declare",
+    "group",
+    "injected",
     "lambda_handler",
 ]

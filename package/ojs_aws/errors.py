@@ -35,6 +35,26 @@ class WaitTimeout(OjsError):
         return (type(self), (self.job,))
 
 
+class JobError(OjsError):
+    """A job did not complete.
+
+    Attributes:
+        job_id: ID of the job.
+        state: Its state, for example `discarded`.
+        error: Its error with `code`, `type`, and `message`. {} if it was cancelled.
+    """
+
+    def __init__(self, job_id: str, state: str, error: Mapping[str, Any] | None) -> None:
+        self.job_id = job_id
+        self.state = state
+        self.error = dict(error or {})
+        reason = f": {self.error.get('message')}" if self.error else ""
+        super().__init__(f"Job {job_id} is {state}{reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.job_id, self.state, self.error))
+
+
 class ApiError(OjsError):
     """The server rejected a request.
 

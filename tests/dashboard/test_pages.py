@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import Counter
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from tests.dashboard.conftest import DESKTOP, PHONE, ROOT, Opener
-from tests.dashboard.minute import OVERVIEW_MINUTE
 from tests.dashboard.world import HOSTILE, Caller
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
@@ -93,6 +90,9 @@ def test_behind_a_stage_all_addresses_begin_with_it(screen: Opener) -> None:
     # A request for another address is a complaint.
     shown.url += "/jobs"
     shown.context.route(f"{shown.url}/ojs/**", without_stage)
+    # A private API has no WebSocket API.
+    served = {"authorizer": "keys", "realtime": False}
+    shown.page.route("**/served.json", lambda route: route.fulfill(json=served))
     shown.open("queues/mail")
     shown.page.get_by_role("link", name="Workers", exact=True).click()
     shown.page.wait_for_url(f"{shown.url}/ojs/admin/workers")
@@ -159,43 +159,6 @@ def test_it_is_small() -> None:
     files = [file for file in built.rglob("*") if file.suffix in {".html", ".js", ".css", ".svg"}]
     assert len(files) == 4
     assert sum(len(gzip.compress(file.read_bytes())) for file in files) < 100_000
-
-
-def test_an_open_overview_asks_seldom(screen: Opener, world: dict[str, str]) -> None:
-    """And while the tab is hidden, not at all. What it reads is counted in
-    tests/unit/functions/test_dashboard.py.
-    """
-    shown = screen()
-    shown.page.clock.install()
-    shown.open("overview")
-    shown.quiet()
-    # From here on the page's time passes as it is told to, and not by itself.
-    now_ms = shown.page.evaluate("() => Date.now()")
-    shown.page.clock.pause_at(datetime.fromtimestamp(now_ms / 1_000 + 1, UTC))
-    shown.quiet()
-    shown.asked.clear()
-    for _ in range(12):
-        shown.page.clock.run_for(5_000)
-        shown.quiet()
-
-    def asked_for() -> Counter[str]:
-        return Counter(path.partition("?")[0] for _, path in shown.asked)
-
-    shown.until(lambda: asked_for() >= OVERVIEW_MINUTE)
-    shown.quiet()
-    asked = asked_for()
-    assert asked == OVERVIEW_MINUTE
-    assert asked.total() <= 12
-    hide = """hidden => { Object.defineProperty(document, "hidden", {value: hidden,
-        configurable: true}); document.dispatchEvent(new Event("visibilitychange")); }"""
-    shown.page.evaluate(hide, True)
-    shown.asked.clear()
-    shown.page.clock.run_for(300_000)
-    shown.quiet()
-    assert not shown.asked
-    shown.page.evaluate(hide, False)
-    with shown.page.expect_request("**/ojs/v1/**"):
-        shown.page.clock.run_for(1_000)
 
 
 def test_a_legend_has_totals_and_at_the_mouse_values(screen: Opener, world: dict[str, str]) -> None:

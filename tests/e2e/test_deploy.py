@@ -174,7 +174,7 @@ def test_the_dashboard_is_served(deployment: Deployment) -> None:
         assert read(asset, if_none_match=plain[1]["etag"])[0] == 304
     assert read("/ojs/admin/assets/none.js")[0] == 404
     status, headers, served = read("/ojs/admin/served.json")
-    assert (status, json.loads(served)) == (200, {"authorizer": "keys"})
+    assert (status, json.loads(served)) == (200, {"authorizer": "keys", "realtime": False})
     assert headers["cache-control"] == "no-store"
 
 

@@ -146,7 +146,7 @@ def test_its_address_is_told_to_who_answers_for_it(synthesis: Any, whole: Any) -
     for name, function in there.items():
         found = function["Environment"]["Variables"]
         level = found.get("OJS_REALTIME")
-        assert level == ("all" if name in SENDS else None), name
+        assert level == ("all" if name in {*SENDS, "dashboard"} else None), name
         if level:
             Settings(table="jobs", realtime=level)
 
@@ -184,6 +184,16 @@ def test_behind_a_firewall_it_has_a_path(with_waf: Any) -> None:
     assert f'"/{STAGE}"' in renames["Properties"]["FunctionCode"]
     (association,) = behavior["FunctionAssociations"]
     assert association["EventType"] == "viewer-request"
+
+
+def test_pages_of_the_dashboard_know_it_if_it_sends_events(whole: Any, synthesis: Any) -> None:
+    """Their policy lets them connect to it. The management API is none of their business."""
+    variables = functions(whole)["dashboard"]["Environment"]["Variables"]
+    told = {name: value for name, value in variables.items() if "SOCKET" in name}
+    assert told == {"OJS_SOCKET_URL": "wss://live.example.com"}
+    assert not grants(whole, "dashboard")
+    without = functions(synthesis)["dashboard"]["Environment"]["Variables"]
+    assert not {name for name in without if "SOCKET" in name or "REALTIME" in name}
 
 
 # --- who sends -----------------------------------------------------------------------------------

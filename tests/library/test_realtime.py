@@ -6,23 +6,21 @@ import asyncio
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from ojs_aws import AsyncClient, Job, JobContext, NotFound, Worker
-from ojs_aws.client import subscription
-from ojs_aws.client.operations import worker_call
+from ojs_aws import AsyncClient, Job, NotFound
+from ojs_aws.client import background, link, subscription
+from ojs_aws.client.subscription import AsyncSubscription
 from ojs_aws.testing.server import OjsServer
 from ojs_aws.worker.listening import Listening
 from tests.library.stub import until
+from tests.performance.pickup import RARELY_S, late, measure, running
 
 pytestmark = pytest.mark.e2e
-
-# A worker that polls only so often: what it does sooner, it was told.
-RARELY_S = 60.0
 
 
 class Fetched:
@@ -52,24 +50,6 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> Fetched:
     return found
 
 
-@contextmanager
-def running(
-    server: OjsServer, handle: Callable[[JobContext], Any], **options: Any
-) -> Iterator[Worker]:
-    """A worker of the queue `q` that is idle, and listens."""
-    worker = Worker(server.url, key=server.key, queues=["q"], poll_s=RARELY_S, **options)
-    worker.handler("t")(handle)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    try:
-        job = server.client.enqueue("t", queue="q")
-        until(lambda: server.client.get_job(job.id).state == "completed")
-        yield worker
-    finally:
-        worker.stop()
-        thread.join(60)
-
-
 @pytest.mark.parametrize("pushes", [20, pytest.param(200, marks=pytest.mark.whole)])
 def test_an_idle_worker_starts_a_job_at_once(
     ojs_server: OjsServer, fetched: Fetched, pushes: int
@@ -77,36 +57,15 @@ def test_an_idle_worker_starts_a_job_at_once(
     """Each because of a ring. Within 50 ms as a rule, and 120 ms nearly always; on a busy machine
     in the time of six requests, of which it needs two.
     """
-    client, begun = ojs_server.client, {}
-    waited, bare = [], []
 
-    def note(job: JobContext) -> None:
-        begun[job.id] = time.monotonic()
+    def done(job_id: str) -> None:
+        assert job_id in fetched.rung
 
-    fetch = worker_call("workers/fetch", {"queues": ["other"], "count": 1})
-    with running(ojs_server, note):
-        # The one look without a ring: for what was pushed before it was listed.
-        until(lambda: fetched.looks)
-        for _ in range(pushes):
-            start_s = time.monotonic()
-            client.enqueue("t", queue="other")
-            assert client.run(fetch)["jobs"]
-            bare.append(time.monotonic() - start_s)
-            start_s = time.monotonic()
-            job = client.enqueue("t", queue="q")
-            until(lambda: job.id in begun)  # noqa: B023 - called here
-            waited.append(begun[job.id] - start_s)
-            # It is idle again: not the fetch that brings the ack brings the next job.
-            until(lambda: client.get_job(job.id).state == "completed")  # noqa: B023
-            assert job.id in fetched.rung
-    assert statistics.median(waited) <= max(0.05, 3 * statistics.median(bare))
+    # The one look without a ring is for what was pushed before it was listed.
+    found = measure(ojs_server, pushes, lambda: fetched.looks, done)
+    assert statistics.median(found.waited) <= max(0.05, 3 * statistics.median(found.bare))
     if pushes >= 200:
-        assert late(waited) <= max(0.12, 3 * late(bare))
-
-
-def late(times: list[float]) -> float:
-    """What 95 of 100 are below. A few times don't have it: it would be the longest one."""
-    return statistics.quantiles(times, n=20)[18]
+        assert late(found.waited) <= max(0.12, 3 * late(found.bare))
 
 
 def test_moving_the_clock_starts_jobs_that_become_due(ojs_server: OjsServer) -> None:
@@ -177,3 +136,61 @@ def test_subscriptions(ojs_server: OjsServer) -> None:
         (jobs[0].id, "cancelled"),
     ]
     assert sorted(seen[0]) == sorted([jobs[0].id, jobs[0].id, jobs[1].id])
+
+
+@pytest.mark.parametrize(
+    "drops",
+    [
+        10,
+        pytest.param(50, marks=pytest.mark.exhaustive),
+        pytest.param(1_000, marks=pytest.mark.whole),
+    ],
+)
+def test_no_event_is_lost_by_reconnections(
+    ojs_server: OjsServer, monkeypatch: pytest.MonkeyPatch, drops: int
+) -> None:
+    """Events before, during, and after each loss, of which the log has some seconds later."""
+    monkeypatch.setattr(link, "_PAUSES_S", (0.01, 0.02))
+    client = ojs_server.client
+    # Its event may come after the subscription that it is older than.
+    first = client.enqueue("t", queue="q").id
+    sent: list[str] = []
+    seen: Counter[str | None] = Counter()
+
+    def push(number: int) -> None:
+        sent.extend(client.enqueue("t", queue="q").id for _ in range(number))
+
+    def lose(connection: link.Link, pushes: int) -> None:
+        until(lambda: connection.connected)
+        push(2 * pushes)
+        lost = connection._socket
+        assert lost is not None
+        background.loop().call_soon_threadsafe(lost.transport.abort)
+        push(pushes)
+        until(lambda: connection._socket is not lost)
+
+    def logged() -> set[str]:
+        return {event["subject"] for event in client.list_events(limit=1_000)["events"]}
+
+    def produce(subscription: AsyncSubscription) -> None:
+        for number in range(1, drops + 1):
+            lose(subscription._link, 1)
+            if number % 100 == 0 or number == drops:
+                # One replay has up to 500 events: those that the log has.
+                until(lambda: logged().issuperset(sent[-300:]))
+                lose(subscription._link, 0)
+                until(lambda: len(seen) == len(sent))
+            if number % 100 == 0 and number < drops:
+                until(lambda: time.monotonic() > subscription._settled_at)
+
+    with client.subscribe("queue:q", types=["job.state_changed"]) as events:
+        thread = threading.Thread(target=produce, args=(events._inner,), daemon=True)
+        thread.start()
+        # It waits for all to be seen.
+        while thread.is_alive():
+            event = events.get(0.1)
+            if event is not None and event.job_id != first:
+                assert event.type == "job.state_changed"
+                seen[event.job_id] += 1
+    assert seen == Counter(sent)
+    assert len(sent) == 3 * drops

@@ -123,7 +123,14 @@ def test_a_second_loss_before_the_log_has_caught_up_keeps_the_first_position(
     assert {each["last_event_id"] for each in stub.to("resume")} == {"evt_1"}
 
 
-@pytest.mark.parametrize("drops", [10, 50])
+@pytest.mark.parametrize(
+    "drops",
+    [
+        10,
+        pytest.param(50, marks=pytest.mark.exhaustive),
+        pytest.param(1_000, marks=pytest.mark.whole),
+    ],
+)
 def test_no_event_is_lost_however_often_the_connection_is(
     client: Client, stub: SocketStub, monkeypatch: pytest.MonkeyPatch, drops: int
 ) -> None:

@@ -27,6 +27,7 @@ _KEPT = {
     "a claim ignores the deadline": 1,
     "a heartbeat needs neither worker nor lease": 54,
     "a nack needs no lease": 235,
+    "an ack needs no lease": 189,
     "anybody goes on with a lost lease": 65,
     "the lease token is not demanded": 0,
     "the demand of the token is not noted": 0,
@@ -66,6 +67,8 @@ _KEPT = {
     "doubts are settled at once": 1,
     "a reconcile passes over lease notes": 70000016,
     "a fetch ignores cancellations": 0,
+    # Seed 0 looks for two minutes.
+    "the fallback never comes": 2,
 }
 
 

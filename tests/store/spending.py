@@ -36,6 +36,13 @@ def spending(world: World) -> Iterator[Spent]:
     spent.calls, spent.writes, spent.reads = len(meter.calls), meter.write_units, meter.read_units
 
 
+def reading_notes(world: World) -> Spent:
+    """What reading the due notes costs now: a run of the minute reads them once for all sweeps."""
+    with spending(world) as spent:
+        world.run.stores.due_notes.lines()
+    return spent
+
+
 def incompressible(size: int) -> str:
     """Text that no compression makes smaller by much, the same each time."""
     return "".join(random.Random(size).choices(string.ascii_letters + string.digits, k=size))

@@ -20,7 +20,7 @@ from ojs.store.deployment.notes import DeploymentStore
 from ojs.store.table import keys, values
 from ojs.store.table.schema import NEEDED_VERSION
 from tests.store.bounded import bound
-from tests.store.spending import Spent, spending
+from tests.store.spending import Spent, reading_notes, spending
 
 if TYPE_CHECKING:
     from ojs.domain.cron.cron import Cron, CronRun
@@ -570,12 +570,13 @@ def test_many_at_one_minute_fire_in_one_pass(exact: World) -> None:
     for number in range(150):
         register(exact, f"c{number}", "0 0 * * *")
     exact.clock.advance(DAY - exact.clock.now_ms() % DAY)
+    noted = reading_notes(exact)
     with spending(exact) as spent:
         counts = exact.run.sweep.run_once(exact.clock.now_ms(), PASS_LIMIT)
     assert counts["crons"] == 150
     assert not counts.get("failed")
     # The search for running jobs without a lease note reads twice every ten minutes.
-    assert spent.calls <= 3 * 150 + 20
+    assert spent.calls - noted.calls <= 3 * 150 + 20
     assert spent.writes <= 9 * 150 + 1
 
 

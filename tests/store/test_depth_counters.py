@@ -30,7 +30,7 @@ from tests.store.bounded import DONE, QUEUE, Worlds, request, value_of
 from tests.store.doubles import Projecting
 from tests.store.faults import Killed
 from tests.store.permits import reconcile, reconcile_at_rest
-from tests.store.spending import Spent, spending
+from tests.store.spending import Spent, reading_notes, spending
 from tests.store.streams import Projected, Record, Stream, recount_behind
 
 if TYPE_CHECKING:
@@ -743,7 +743,7 @@ def test_the_room_of_a_batch_that_is_yet_to_be_undone_is_not_repaired(exact: Wor
     assert reconcile_at_rest(exact, 4)["healed"] == 0
     assert counts(exact)[0] == 40
     exact.clock.advance(staged_batches.STAGING_GRACE_MS)
-    exact.sweep_batches()
+    exact.sweep()
     assert counts(exact) == behind(exact) == (0, 0)
     reconcile_at_rest(exact)
     assert counts(exact) == (0, 0)
@@ -818,9 +818,7 @@ def test_a_quiet_bounded_queue_costs_next_to_nothing(streamed: Worlds) -> None:
         world.clock.advance(3_600_000)
         quiet = {"bounded": 1, "unbounded": 0}
         assert reconcile(world) == quiet
-        # A run of the minute reads the due notes once for all sweeps.
-        with spending(world) as noted:
-            world.run.stores.due_notes.lines()
+        noted = reading_notes(world)
         with spending(world) as spent:
             assert reconcile(world) == quiet
         # When the deployment began, names and queues, which the sweeps of one minute read once;

@@ -24,7 +24,7 @@ from tests.store.bounded import DONE, QUEUE, Worlds, request, value_of
 from tests.store.doubles import Projecting
 from tests.store.faults import Killed
 from tests.store.permits import reconcile
-from tests.store.spending import spending
+from tests.store.spending import reading_notes, spending
 
 if TYPE_CHECKING:
     from ojs.runtime import Runtime
@@ -333,7 +333,7 @@ def test_a_batch_that_is_undone_leaves_the_period_it_came_in(exact: World, versi
             reconcile(exact)
             assert value_of(exact).count == there(exact).count >= 20
         exact.clock.advance(2 * MINUTE_MS)
-        exact.sweep_batches()
+        exact.sweep()
     assert there(exact).count == value_of(exact).count == 4
     check_parts(exact)
 
@@ -517,9 +517,7 @@ def test_a_long_line_is_not_counted_each_minute(streamed: Worlds) -> None:
             world.run.enqueue.push(request())
             counted.append(reconcile(world)["counted"])
         assert sum(counted) in (3, 4)
-        # A run of the minute reads the due notes once for all sweeps.
-        with spending(world) as noted:
-            world.run.stores.due_notes.lines()
+        noted = reading_notes(world)
         with spending(world) as spent:
             assert reconcile(world)["counted"] == 0
         # The counters that each shard of the stream may have are two units of it, and that the

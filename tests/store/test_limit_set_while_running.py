@@ -46,6 +46,9 @@ def in_one_order(limit: str, choose: Choose) -> None:
     world.run.sweep.run_once(world.clock.now_ms(), 100)
     assert not any("wpk" in item for (pk, _), item in world.memory.items.items() if pk[:2] == "J|")
     hand, other = world.container(), world.container()
+    # No order of the reads of due notes matters: nothing is due.
+    due = other.stores.due_notes.lines()
+    other.stores.due_notes.lines = lambda: due  # type: ignore[method-assign]
     seen: list[int] = []
 
     def set_limit() -> None:

@@ -24,6 +24,7 @@ from ojs.store.table import keys, values
 from tests.store.doubles import Projecting
 from tests.store.faults import FAULTS, Died, attempt, faults
 from tests.store.permits import STOPPABLE, reconcile, reconcile_at_rest, stop, taken
+from tests.store.spending import reading_notes
 from tests.store.streams import Stream
 
 if TYPE_CHECKING:
@@ -579,10 +580,7 @@ def test_a_quiet_limited_queue_costs_the_sweep_two_calls(streamed: Worlds) -> No
         world.clock.advance(600 * SECOND)
         reconcile(world)
         world.clock.advance(600 * SECOND)
-        # A run of the minute reads the due notes once for all sweeps.
-        world.run.table.meter.reset()
-        world.run.stores.due_notes.lines()
-        noted = len(world.run.table.meter.calls)
+        noted = reading_notes(world).calls
         world.run.table.meter.reset()
         counts = reconcile(world)
         assert (counts["slotted"], counts["failed"]) == (1, 0)

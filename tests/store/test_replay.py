@@ -15,7 +15,7 @@ from ojs.domain.job.job import to_dict
 from ojs.store.table import keys
 from tests.store.dead_letters import Worlds, dead, die, letters, told
 from tests.store.faults import attempt, faults
-from tests.store.spending import spending
+from tests.store.spending import reading_notes, spending
 from tests.store.streams import Projected, Stream
 
 if TYPE_CHECKING:
@@ -342,10 +342,11 @@ def test_what_matches_no_rule_costs_nothing_once_it_was_looked_at(exact: World) 
         while run(exact).get("looked"):
             pass
         exact.clock.advance(60_000)
+        noted = reading_notes(exact)
         with spending(exact) as spent:
             done = minute(exact.run, exact.clock.now_ms())
         assert not done
-        costs.append((spent.calls, spent.reads, spent.writes))
+        costs.append((spent.calls - noted.calls, spent.reads - noted.reads, spent.writes))
     # The deployment, names, queues, cursors of the one with rules, and what is due by it.
     assert costs[0] == costs[1]
     calls, reads, writes = costs[0]
@@ -359,13 +360,14 @@ def test_a_replay_costs_what_a_retry_costs(exact: World) -> None:
     for _ in range(100):
         die(exact, "mail")
     exact.clock.advance(HOUR_MS + 60_000)
+    noted = reading_notes(exact)
     with spending(exact) as spent:
         done = exact.run.replay.run_once(exact.clock.now_ms(), 1_000)
     assert done.counts["replayed"] == 100
     # The record: itself, its places in two indexes, one of them another place in the same index.
     assert spent.writes <= 100 * 4 + 2
-    assert spent.calls <= 100 + 10
-    assert spent.reads <= 100 * 1 + 10
+    assert spent.calls - noted.calls <= 100 + 10
+    assert spent.reads - noted.reads <= 100 * 1 + 10
 
 
 def test_it_ends_at_its_limit_and_goes_on_from_there(exact: World) -> None:

@@ -6,7 +6,7 @@ import ast
 import importlib
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
 from pathlib import Path
@@ -26,13 +26,13 @@ SOURCES = [
 ]
 
 
-def classes(tree: ast.AST) -> Iterator[tuple[ast.ClassDef, str]]:
-    for node in ast.walk(tree):
+def classes(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.ClassDef, str]]:
+    for node in nodes:
         if isinstance(node, ast.ClassDef):
             for decorator in node.decorator_list:
-                text = ast.unparse(decorator)
-                if text.split("(")[0] == "record":
-                    yield node, text
+                made = decorator.func if isinstance(decorator, ast.Call) else decorator
+                if isinstance(made, ast.Name) and made.id == "record":
+                    yield node, ast.unparse(decorator)
 
 
 def declared() -> list[tuple[str, str, str]]:
@@ -41,8 +41,7 @@ def declared() -> list[tuple[str, str, str]]:
         relative = path.relative_to(ROOT / "shared" if "shared" in path.parts else ROOT)
         module = ".".join(relative.with_suffix("").parts)
         tree = ast.parse(path.read_text("utf-8"))
-        top = {node for node in tree.body if isinstance(node, ast.ClassDef)}
-        found += [(module, node.name, text) for node, text in classes(tree) if node in top]
+        found += [(module, node.name, text) for node, text in classes(tree.body)]
     return found
 
 
@@ -87,7 +86,8 @@ def test_a_built_record_equals_a_dataclass(module: str, name: str, decorator: st
 
 
 def test_every_record_of_the_server_is_compared() -> None:
-    nested = sum(1 for path in SOURCES for _ in classes(ast.parse(path.read_text("utf-8"))))
+    trees = [ast.parse(path.read_text("utf-8")) for path in SOURCES]
+    nested = sum(1 for tree in trees for _ in classes(ast.walk(tree)))
     assert len(declared()) == nested > 200
 
 

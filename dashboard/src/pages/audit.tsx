@@ -16,7 +16,7 @@ export function Audit() {
       if (!cursor) break;
     }
     return { items, more: Boolean(cursor) };
-  }, 30_000 * pages, [pages]);
+  }, [pages], { everyMs: 30_000 * pages, about: "" });
   return (
     <Page title="Audit log" read={read} about="Changes by operators in the last 90 days: each request that requires admin:write or changes a cron job or workflow, from the dashboard and from other clients.">
       <Card>

@@ -48,7 +48,7 @@ function meant(of: Question, text: string): Json {
 
 /** The settings of a queue, or the defaults of new queues. Only changed fields are sent. */
 export function ConfigForm({ path, title }: { path: string; title: string }) {
-  const read = usePoll((signal) => get(path, signal), 0, [path]);
+  const read = usePoll((signal) => get(path, signal), [path], { everyMs: 0 });
   return (
     <Card title={title}>
       <Trouble read={read} />

@@ -5,7 +5,7 @@ import { described } from "../schedule";
 import { Act, ask, Card, Empty, Facts, JobLink, JsonCard, Link, Page, Pager, parsed, QueueLink, State, Table, tell, Text, Time, Trouble, When } from "../ui";
 
 export function Crons() {
-  const read = usePoll((signal) => get("/cron?limit=100", signal), 20_000, []);
+  const read = usePoll((signal) => get("/cron?limit=100", signal), []);
   const create = () => ask({
     title: "Create cron job", button: "Create",
     questions: [
@@ -64,11 +64,11 @@ function Acts({ cron, done, gone }: { cron: Json; done: () => void; gone?: () =>
 }
 
 export function CronPage({ name }: { name: string }) {
-  const read = usePoll((signal) => get(`/cron/${seg(name)}`, signal), 20_000, [name]);
+  const read = usePoll((signal) => get(`/cron/${seg(name)}`, signal), [name]);
   const cron = read.data;
-  const history = usePoll((signal) => get(`/cron/${seg(name)}/history`, signal), 20_000, [name]);
+  const history = usePoll((signal) => get(`/cron/${seg(name)}/history`, signal), [name]);
   const expression = cron?.expression, timezone = cron?.timezone;
-  const next = usePoll((signal) => (expression ? get(`/cron/preview?${new URLSearchParams({ expression, timezone })}`, signal) : Promise.resolve({ firings: [] })), 0, [expression, timezone]);
+  const next = usePoll((signal) => (expression ? get(`/cron/preview?${new URLSearchParams({ expression, timezone })}`, signal) : Promise.resolve({ firings: [] })), [expression, timezone], { everyMs: 0 });
   return (
     <Page title={name} read={read} about="Cron job" actions={cron && <Acts cron={cron} done={() => { read.again(); history.again(); }} gone={() => go("/cron")} />}>
       {read.error?.status === 404 && <Empty title="Cron job not found"><Link to="/cron">View all cron jobs</Link></Empty>}

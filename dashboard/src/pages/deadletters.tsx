@@ -35,11 +35,11 @@ export function DeadLetters() {
   const choose = (next: Set<string>) => { setAll(false); pick(next); };
   const text = JSON.stringify(filter);
   useEffect(() => { setPages(1); choose(new Set()); }, [text]);
-  const stats = usePoll((signal) => (only ? Promise.resolve(null) : get("/dead-letter/stats", signal)), 60_000, [Boolean(only)]);
+  const stats = usePoll((signal) => (only ? Promise.resolve(null) : get("/dead-letter/stats", signal)), [Boolean(only)], { everyMs: 60_000 });
   const read = usePoll(async (signal) => {
     if (blocked) return { items: [], more: false, total: 0 };
     return listed(filter, pages * 50, signal);
-  }, pages === 1 ? 20_000 : 0, [text, pages]);
+  }, [text, pages], { everyMs: pages === 1 ? 20_000 : 0 });
   const chosen = all ? new Set((read.data?.items ?? []).map((job: Json) => job.id as string)) : picked;
   const retryWith = asked.get("id");
   useEffect(() => {
@@ -176,7 +176,7 @@ function change(job: Json, done: () => void): void {
 
 /** Discarded jobs per hour in the last seven days. */
 function Trend() {
-  const read = usePoll((signal) => get(`/admin/stats/history${query({ period: "1h", since: new Date(Date.now() - 7 * 86_400_000).toISOString() })}`, signal), 300_000, []);
+  const read = usePoll((signal) => get(`/admin/stats/history${query({ period: "1h", since: new Date(Date.now() - 7 * 86_400_000).toISOString() })}`, signal), [], { everyMs: 300_000 });
   const [shown, show] = useState<{ times: number[]; values: number[] }>({ times: [], values: [] });
   useEffect(() => {
     const points: Json[] = read.data?.data ?? [];
@@ -189,7 +189,7 @@ function Trend() {
 
 /** The rules that retry dead letters of a queue automatically. */
 function Rules({ queue }: { queue: string }) {
-  const read = usePoll((signal) => get(`/queues/${seg(queue)}/config`, signal), 0, [queue]);
+  const read = usePoll((signal) => get(`/queues/${seg(queue)}/config`, signal), [queue], { everyMs: 0 });
   const rules: Json[] = read.data?.config.replay_rules ?? [];
   const save = async (next: Json[]) => {
     await call("PUT", `/admin/queues/${seg(queue)}/config`, { replay_rules: next.length ? next : null });

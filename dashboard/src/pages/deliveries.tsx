@@ -26,7 +26,7 @@ function described(old: Json | undefined, answers: Record<string, string>): Json
 
 export function Deliveries() {
   // A deployment has at most 100 deliveries, so one page contains all of them.
-  const read = usePoll((signal) => get("/admin/deliveries?limit=100", signal), 15_000, []);
+  const read = usePoll((signal) => get("/admin/deliveries?limit=100", signal), []);
   const [open, show] = useState<string | null>(null);
   const absent = read.error?.unsupported || read.error?.status === 404;
   const items: Json[] = read.data?.items ?? [];

@@ -2,7 +2,8 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { get, type Json, limited, query, seg } from "../api";
 import { json } from "../format";
 import { useBox } from "../box";
-import { usePoll, live } from "../live";
+import { usePoll } from "../live";
+import { live } from "../socket";
 import { go, refine, useRoute } from "../route";
 import { Card, Empty, Link, Loading, Page, Pager, Table, tell, Text, Time, Trouble } from "../ui";
 
@@ -36,7 +37,7 @@ export function Events() {
     if (events.length + answer.events.length > KEPT) setOlder(undefined);
     if (answer.events.length) set((was) => [...answer.events.toReversed(), ...was].slice(0, KEPT));
     return answer.events.length;
-  }, 5_000, [text]);
+  }, [text]);
   const showOlder = async () => {
     const mine = seen.current;
     hold(true);

@@ -23,11 +23,12 @@ function curl(job: Json): string {
 
 export function JobPage({ name: id }: { name: string }) {
   const admin = can("admin:read");
+  const about = `job:${id}`;
   const read = usePoll(async (signal) => {
     const answer = await get(`${admin ? "/admin" : ""}/jobs/${seg(id)}`, signal);
     return { ...answer.job, ...answer } as Json;
-  }, 10_000, [id]);
-  const history = usePoll((signal) => (can("jobs:read") ? get(`/jobs/${seg(id)}/history`, signal) : Promise.resolve({ events: [] })), 20_000, [id]);
+  }, [id], { about });
+  const history = usePoll((signal) => (can("jobs:read") ? get(`/jobs/${seg(id)}/history`, signal) : Promise.resolve({ events: [] })), [id], { about });
   const job = read.data;
   const path = `/admin/jobs/${seg(id)}`;
   const state: string = job?.state ?? "";

@@ -32,11 +32,13 @@ async function list(filter: Record<string, string | undefined>, cursor: string |
 }
 
 /** Matching jobs, refreshed while only the first page is loaded. */
-export function useJobs(filter: Record<string, string | undefined>, everyMs: number): Read<Found> & { more: () => void } {
+export function useJobs(filter: Record<string, string | undefined>): Read<Found> & { more: () => void } {
   const [extra, add] = useState<Found | null>(null);
   const [busy, set] = useState(false);
   const text = JSON.stringify(filter);
-  const read = usePoll((signal) => list(filter, undefined, filter.queue ? MORE_ANSWERS : FIRST_ANSWERS, signal), extra ? 0 : everyMs, [text]);
+  const read = usePoll((signal) => list(filter, undefined, filter.queue ? MORE_ANSWERS : FIRST_ANSWERS, signal), [text], {
+    everyMs: extra ? 0 : undefined, about: filter.queue ? `queue:${filter.queue}` : "all",
+  });
   useEffect(() => add(null), [text]);
   const data = read.data && extra ? { ...read.data, ...extra, total: read.data.total, items: [...read.data.items, ...extra.items] } : read.data;
   const more = async () => {
@@ -103,7 +105,7 @@ export function Jobs() {
       {blocked ? (
         <Card><Empty title="Select a queue">Your key has access to some queues only. Enter one of them above.</Empty></Card>
       ) : (
-        <Listing filter={filter} every={15_000} columns={["id", "type", "queue", "state", "attempt", "priority", "created", "args"]}
+        <Listing filter={filter} columns={["id", "type", "queue", "state", "attempt", "priority", "created", "args"]}
           empty={asked.size ? <Empty title="No matching jobs"><a href={href("/jobs")}>Clear filters</a></Empty> : <Empty title="No jobs" />} />
       )}
     </Page>
@@ -117,8 +119,8 @@ function local(iso: string | undefined): string {
 }
 
 /** A list of jobs with actions for the selected ones or for all that match. */
-export function Listing(props: { filter: Record<string, string | undefined>; every: number; columns: (string | Column<Json>)[]; empty: preact.ComponentChildren; title?: string }) {
-  const read = useJobs(props.filter, props.every);
+export function Listing(props: { filter: Record<string, string | undefined>; columns: (string | Column<Json>)[]; empty: preact.ComponentChildren; title?: string }) {
+  const read = useJobs(props.filter);
   const [picked, pick] = useState(new Set<string>());
   const [all, setAll] = useState(false);
   const [at, move] = useState(-1);
@@ -260,7 +262,7 @@ export function Running() {
   return (
     <Page title="Active jobs" about="Jobs that workers have leased, with their progress.">
       {only && !queue ? <Card><Empty title="Select a queue">Your key has access to some queues only: <ul class="plain">{only.map((name) => <li key={name}><a href={href(`/running${query({ queue: name })}`)}><bdi>{name}</bdi></a></li>)}</ul></Empty></Card> : (
-        <Listing title="Active" filter={{ state: "active", worker_id: worker, queue, include: "args" }} every={10_000} columns={columns}
+        <Listing title="Active" filter={{ state: "active", worker_id: worker, queue, include: "args" }} columns={columns}
           empty={<Empty title="No active jobs"><a href={href("/jobs?state=available")}>View available jobs</a></Empty>} />
       )}
     </Page>
@@ -288,10 +290,10 @@ export function Waiting() {
           <button type="submit" class="main">Search</button>
         </form>
       </Card>
-      <Listing title="Retryable" filter={{ state: "retryable", queue }} every={15_000}
+      <Listing title="Retryable" filter={{ state: "retryable", queue }}
         columns={["id", "type", "queue", "attempt", due("Next attempt", "next_retry_at"), { name: "Error", wide: true, cell: (job) => <Text>{job.error?.type}</Text> }, "args"]}
         empty={<Empty title="No retryable jobs" />} />
-      <Listing title="Scheduled" filter={{ state: "scheduled", queue }} every={15_000}
+      <Listing title="Scheduled" filter={{ state: "scheduled", queue }}
         columns={["id", "type", "queue", due("Scheduled for", "scheduled_at"), "priority", "created", "args"]}
         empty={<Empty title="No scheduled jobs">To schedule a job, enqueue it with <code>delay_until</code>.</Empty>} />
     </Page>

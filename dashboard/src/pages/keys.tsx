@@ -23,7 +23,7 @@ export function Keys() {
       if (!cursor) break;
     }
     return { items, more: Boolean(cursor) };
-  }, 60_000, [pages]);
+  }, [pages], { everyMs: 60_000, about: "" });
   if (who.authorizer === "jwt")
     return <Page title="Access keys"><Card><Empty title="This deployment does not support access keys">Clients use access tokens of the issuer (<code>authorizer=jwt</code>). The issuer defines their scopes.</Empty></Card></Page>;
   const create = () => ask({

@@ -5,7 +5,7 @@ import { Act, ask, Card, Empty, Meter, Page, Pager, State, Table, tell, Text, Ti
 import { whole } from "./queues";
 
 export function Limits() {
-  const read = usePoll((signal) => get("/rate-limits?limit=50", signal), 15_000, []);
+  const read = usePoll((signal) => get("/rate-limits?limit=50", signal), []);
   const override = (limit?: Json) => () => ask({
     title: limit ? `Set override for ${limit.key}` : "Set override", button: "Set override",
     text: "The override replaces the limits of the jobs until it expires or you remove it.",

@@ -22,7 +22,7 @@ export function History({ queue, title = "Throughput", height }: { queue?: strin
   const { back, period, every } = SPANS[span];
   const read = usePoll(
     (signal) => get(`/admin/stats/history${query({ period, queue, since: new Date(Date.now() - back).toISOString() })}`, signal),
-    every, [span, queue],
+    [span, queue], { everyMs: every, about: queue === undefined ? "all" : `queue:${queue}` },
   );
   const points: Json[] = read.data?.data ?? [];
   const [shown, show] = useState<{ times: number[]; lines: Parameters<typeof Chart>[0]["lines"] }>({ times: [], lines: [] });
@@ -92,13 +92,13 @@ export function Overview() {
 }
 
 function Everything() {
-  // Eight requests per minute: four for the totals, and one for each of the four slower values.
-  const stats = usePoll((signal) => get("/admin/stats", signal), 15_000, []);
+  // Without a connection eight requests per minute: four for the totals, and one for each slower value.
+  const stats = usePoll((signal) => get("/admin/stats", signal), []);
   const health = usePoll(async (signal) => {
     const [is, maintenance] = await Promise.all([get("/health", signal), get("/admin/system/maintenance", signal)]);
     return { is, maintenance };
-  }, MINUTE, []);
-  const dead = usePoll((signal) => get("/dead-letter/stats", signal), MINUTE, []);
+  }, [], { everyMs: MINUTE, about: "" });
+  const dead = usePoll((signal) => get("/dead-letter/stats", signal), [], { everyMs: MINUTE });
   const jobs = stats.data?.jobs;
   const rates = stats.data?.throughput;
   const maintenance = health.data?.maintenance;

@@ -20,7 +20,7 @@ function queuesOf(text: string): Json {
 }
 
 export function Pools() {
-  const read = usePoll((signal) => get("/admin/pools?limit=100", signal), 20_000, []);
+  const read = usePoll((signal) => get("/admin/pools?limit=100", signal), []);
   const edit = (pool?: Json) => () => ask({
     title: pool ? `Edit pool ${pool.name}` : "Create worker pool", button: pool ? "Save" : "Create",
     text: pool && "These values replace the configured values.",
@@ -68,7 +68,7 @@ export function Pools() {
 
 /** The share of each queue. `workers` has the number of workers of each pool: without any, no queue is starved. */
 function Shares({ pool, workers }: { pool?: string; workers: Record<string, number> }) {
-  const read = usePoll((signal) => get(`/admin/scheduling/stats${query({ pool })}`, signal), 20_000, [pool]);
+  const read = usePoll((signal) => get(`/admin/scheduling/stats${query({ pool })}`, signal), [pool]);
   return (
     <>
       <Trouble read={read} />

@@ -55,7 +55,7 @@ export function Queues() {
     }
     note(items);
     return { items, total, more };
-  }, only ? 0 : 20_000 * pages, [pages, sort, Boolean(only)]);
+  }, [pages, sort, Boolean(only)], { everyMs: only ? 0 : 20_000 * pages });
   const open = (event: SubmitEvent) => {
     event.preventDefault();
     if (wanted) go(`/queues/${seg(wanted)}`);
@@ -108,7 +108,7 @@ export function whole(text: string, field: string): number {
 }
 
 export function QueuePage({ name }: { name: string }) {
-  const read = usePoll((signal) => get(`/queues/${seg(name)}`, signal), 10_000, [name]);
+  const read = usePoll((signal) => get(`/queues/${seg(name)}`, signal), [name], { about: `queue:${name}` });
   const values = useRef<number[]>([]);
   useEffect(() => {
     if (read.data) values.current = [...values.current, read.data.depth].slice(-60);
@@ -121,7 +121,7 @@ export function QueuePage({ name }: { name: string }) {
     read.again();
   };
   const remove = async () => {
-    // Read again, because the numbers of the page can be 10 seconds old.
+    // Read again, because the numbers of the page can be a minute old.
     const { depth: jobs, running } = await get(path);
     ask({
     title: `Delete queue ${name}?`, button: "Delete queue", danger: true,
@@ -203,7 +203,7 @@ export function QueuePage({ name }: { name: string }) {
 }
 
 function Priorities({ name }: { name: string }) {
-  const read = usePoll((signal) => get(`/queues/${seg(name)}/priority-stats`, signal), 60_000, [name]);
+  const read = usePoll((signal) => get(`/queues/${seg(name)}/priority-stats`, signal), [name], { everyMs: 60_000, about: `queue:${name}` });
   return (
     <Card title="Available by priority">
       <Trouble read={read} />

@@ -12,10 +12,10 @@ export function Settings() {
 }
 
 function All() {
-  const config = usePoll((signal) => get("/admin/system/config", signal), 0, []);
-  const health = usePoll((signal) => get("/health", signal), 30_000, []);
-  const maintenance = usePoll((signal) => get("/admin/system/maintenance", signal), 30_000, []);
-  const middleware = usePoll((signal) => get("/middleware", signal), 0, []);
+  const config = usePoll((signal) => get("/admin/system/config", signal), [], { everyMs: 0 });
+  const health = usePoll((signal) => get("/health", signal), [], { everyMs: 30_000, about: "" });
+  const maintenance = usePoll((signal) => get("/admin/system/maintenance", signal), [], { everyMs: 30_000, about: "" });
+  const middleware = usePoll((signal) => get("/middleware", signal), [], { everyMs: 0 });
   const begin = () => ask({
     title: "Enable maintenance mode?", button: "Enable maintenance mode", danger: true,
     text: "The server dispatches no jobs until you disable maintenance mode. It accepts new jobs, and active jobs continue.",

@@ -4,7 +4,7 @@ import { usePoll } from "../live";
 import { Act, ask, Card, Count, Empty, Link, Page, Pager, QueueLink, State, Table, tell, Text, Time, When } from "../ui";
 
 export function Workers() {
-  const read = usePoll((signal) => get("/admin/workers?limit=100", signal), 10_000, []);
+  const read = usePoll((signal) => get("/admin/workers?limit=100", signal), [], { about: "" });
   const direct = (worker: Json, directive: string, said: string) => async () => {
     await call("POST", "/admin/workers/directive", { worker_id: worker.id, directive });
     tell(`${worker.id} ${said} at its next heartbeat`);

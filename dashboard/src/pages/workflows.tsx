@@ -22,7 +22,7 @@ export function Workflows() {
     const rank = (each: Json) => (each.state === "failed" ? 0 : each.state === "running" ? 1 : 2);
     items.sort((a, b) => rank(a) - rank(b) || String(b.created_at).localeCompare(String(a.created_at)));
     return { items, total, more: Boolean(cursor) };
-  }, 15_000 * pages, [pages]);
+  }, [pages], { everyMs: 15_000 * pages });
   return (
     <Page title="Workflows" read={read} about="Failed workflows first, then running ones.">
       <Card>
@@ -130,7 +130,7 @@ const flat = (steps: Json[], before = ""): Json[] =>
   steps.flatMap((step) => (step.steps ? flat(step.steps, `${before}${step.name ?? step.type} › `) : [{ ...step, before }]));
 
 export function WorkflowPage({ name: id }: { name: string }) {
-  const read = usePoll((signal) => get(`/workflows/${seg(id)}`, signal), 8_000, [id]);
+  const read = usePoll((signal) => get(`/workflows/${seg(id)}`, signal), [id]);
   const flow = read.data;
   const over = flow && ["completed", "failed", "cancelled"].includes(flow.state);
   const steps: Json[] = flow?.steps ?? flow?.workflow?.steps ?? [];

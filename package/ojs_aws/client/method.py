@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from functools import wraps
@@ -37,7 +38,21 @@ class Method(Generic[P, T]):
 
     def __init__(self, build: Callable[P, Call[T]]) -> None:
         self._build = build
+        self._name = build.__name__
         self.__doc__ = build.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def _check(self, owner: type, args: Any, kwargs: Any) -> None:
+        """Raise TypeError with the name of the method if the arguments don't fit it."""
+        signature = inspect.signature(self._build)
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            names = ", ".join(signature.parameters) or "none"
+            called = f"{owner.__name__}.{self._name}()"
+            raise TypeError(f"{called}: {error}. Its parameters are {names}") from None
 
     @overload
     def __get__(self, client: Blocking, owner: type) -> Callable[P, T]: ...
@@ -54,6 +69,11 @@ class Method(Generic[P, T]):
 
         @wraps(build)
         def method(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return client.run(build(*args, **kwargs))
+            try:
+                call = build(*args, **kwargs)
+            except TypeError:
+                self._check(owner, args, kwargs)
+                raise
+            return client.run(call)
 
         return method

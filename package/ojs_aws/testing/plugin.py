@@ -60,5 +60,6 @@ def ojs_server_with_keys(
 def _emptied(process: ServerProcess) -> Iterator[OjsServer]:
     server = OjsServer(process)
     server.reset()
-    yield server
+    with server.bound():
+        yield server
     server.close()

@@ -8,21 +8,28 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ojs_aws.client.blocking import Client
 from ojs_aws.client.call import Call, json_object
 from ojs_aws.client.job import Job
 from ojs_aws.client.operations import worker_call
+from ojs_aws.errors import JobError
 from ojs_aws.testing.environment import CARRIED, installed_python
 from ojs_aws.worker.context import Lease
 from ojs_aws.worker.outbox import Batch, Report
 from ojs_aws.worker.worker import Worker
 
+if TYPE_CHECKING:
+    from ojs_aws.typed.job_type import JobType
+
+P = ParamSpec("P")
+R = TypeVar("R")
 _START_S = 60.0
 _MOST_DRAINED = 10_000
 # If there are at least this many queues, the server skips recently empty queues for a short time.
@@ -172,7 +179,12 @@ class OjsServer:
 
         Returns:
             The new time of the server, in UTC.
+
+        Raises:
+            TypeError: `step` isn't a timedelta.
         """
+        if not isinstance(step, (timedelta, type(None))):
+            raise TypeError(f"advance({step!r}): pass a timedelta, or a unit: advance(hours=1)")
         by = (step or timedelta()) + timedelta(**parts)
         body = {"advance_ms": round(by.total_seconds() * 1_000)}
         now_ms = self.client.run(Call("POST", "admin/clock", json_object, body))["now_ms"]
@@ -238,6 +250,57 @@ class OjsServer:
                 ok = ending.how == "acks"
                 performed.append(Performed(job, ok, entry.get("result"), entry.get("error")))
                 reports.append(Report(Lease(job, None), ending))
+
+    @contextmanager
+    def bound(self) -> Iterator[None]:
+        """Send the jobs that are enqueued by reference in the block to this server.
+
+        Yields:
+            None. The fixtures run each test in such a block.
+        """
+        from ojs_aws.typed.clients import Clients
+
+        before, Clients.override = Clients.override, Clients()
+        Clients.override.bind(self.client)
+        try:
+            yield
+        finally:
+            Clients.override = before
+
+    def run(self, job: JobType[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Enqueue a job, run it and the other available jobs of its worker, as `drain`.
+
+        Args:
+            job: The job type.
+            *args: Arguments of its function.
+            **kwargs: The same by name.
+
+        Returns:
+            The result of the function.
+
+        Raises:
+            JobError: The job failed. It can be retried after `advance`.
+            AssertionError: The worker didn't get the job.
+        """
+        from ojs_aws.typed.performer import serve
+
+        with self.bound():
+            handle = job.enqueue(*args, **kwargs)
+            workers = job.jobs.workers
+            if not workers:
+                workers = [Worker(queues=[handle.job.queue])]
+                serve(job.jobs.types, workers[0].handlers)
+            ran = [each for each in self.drain(workers[0]) if each.job.id == handle.id]
+        if not ran:
+            queues = ", ".join(workers[0].settings.queues or ["those of its pool"])
+            stored = self.client.get_job(handle.id)
+            raise AssertionError(
+                f"{job.name} is {stored.state} in the queue {stored.queue}. Its worker fetches"
+                f" available jobs of {queues}"
+            )
+        if not ran[-1].ok:
+            raise JobError(handle.id, self.client.get_job(handle.id).state, ran[-1].error)
+        return job.read_result(ran[-1].result)
 
     def enqueued(
         self, type: str | None = None, *, queue: str | None = None, state: str | None = None  # noqa: A002

@@ -6,9 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ojs_aws.client.job import Job
+
+if TYPE_CHECKING:
+    from ojs_aws.typed.clients import Clients
+    from ojs_aws.typed.parents import Parents
 
 
 class JobFailed(Exception):
@@ -59,6 +63,10 @@ SHUTDOWN = "shutdown"  # the worker stops and returns the job to its queue
 class JobContext:
     """The job that a handler runs. Every handler receives it as its first argument."""
 
+    # Clients of the job's type. None: those of the environment.
+    clients: Clients | None = None
+    _parents: Parents | None = None
+
     def __init__(
         self, job: Job, tell: Callable[[dict[str, Any]], None] = lambda _progress: None
     ) -> None:
@@ -86,6 +94,16 @@ class JobContext:
     def attempt(self) -> int:
         """Number of this attempt, starting at 1."""
         return self.job.attempt
+
+    @property
+    def parents(self) -> Parents:
+        """Results of the earlier steps of a workflow: `job.parents[charge]`, by type or name."""
+        if self._parents is None:
+            from ojs_aws.typed.clients import DEFAULT
+            from ojs_aws.typed.parents import Parents
+
+            self._parents = Parents(self.job, self.clients or DEFAULT)
+        return self._parents
 
     @property
     def cancelled(self) -> str:
@@ -137,6 +155,31 @@ class JobContext:
         """
         self._reason = self._reason or reason
         self._stop.set()
+
+
+class AsyncJobContext(JobContext):
+    """The job that a coroutine function runs. Has the attributes of JobContext."""
+
+    @classmethod
+    def of(cls, job: JobContext) -> AsyncJobContext:
+        """Return a view of the same job."""
+        view = cls.__new__(cls)
+        view.__dict__ = job.__dict__
+        return view
+
+    async def sleep(self, seconds: float) -> None:  # type: ignore[override]
+        """Wait without blocking the event loop.
+
+        Args:
+            seconds: Time to wait in seconds.
+
+        Raises:
+            JobCancelled: The handler must stop.
+        """
+        import asyncio
+
+        await asyncio.sleep(seconds)
+        self.check()
 
 
 class Lease:

@@ -12,7 +12,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from ojs_aws.client.job import Job
@@ -204,24 +204,28 @@ def _child_main(pipe: Connection, handlers: Handlers) -> None:
             os._exit(0)  # the worker has ended, so end this process
 
     threading.Thread(target=listen, daemon=True).start()
+    handlers.prepare()
     while True:
         send("ended", handlers.call(jobs.get()))
 
 
 class Loop:
-    """Runs coroutines on one event loop, in a separate thread."""
+    """Runs coroutines on one event loop, in a separate thread, or on the loop of the caller."""
 
-    def __init__(self, handlers: Handlers, ended: Ended) -> None:
+    def __init__(
+        self, handlers: Handlers, ended: Ended, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
         import asyncio
 
         self._asyncio = asyncio
         self._handlers = handlers
         self._ended = ended
-        self._loop = asyncio.new_event_loop()
         self._seen = time.monotonic()
         self._asked = self._seen
-        self._thread = threading.Thread(target=self._run, name="ojs-loop", daemon=True)
-        self._thread.start()
+        self._own = loop is None
+        self._loop = loop or asyncio.new_event_loop()
+        if self._own:
+            threading.Thread(target=self._run, name="ojs-loop", daemon=True).start()
 
     def _run(self) -> None:
         self._asyncio.set_event_loop(self._loop)
@@ -245,6 +249,10 @@ class Loop:
         ending = stopped(lease.context.cancelled) if task.cancelled() else task.result()
         self._ended(lease, ending)
 
+    def result(self, awaited: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the loop, and wait for its result."""
+        return self._asyncio.run_coroutine_threadsafe(awaited, self._loop).result()
+
     def blocked(self) -> bool:
         """Return whether the loop has not run since the previous call."""
         blocked = self._asked > self._seen
@@ -256,5 +264,6 @@ class Loop:
         self._seen = time.monotonic()
 
     def stop(self) -> None:
-        """Stop the loop, unless a coroutine blocks it."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """Stop the loop, unless a coroutine blocks it or the caller owns it."""
+        if self._own:
+            self._loop.call_soon_threadsafe(self._loop.stop)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ojs_aws import tracing
 from ojs_aws.client.call import to_json
 from ojs_aws.worker import context as contexts
 from ojs_aws.worker.context import JobCancelled, JobContext, JobFailed
+
+if TYPE_CHECKING:
+    from ojs_aws.worker.resources import Resources
 
 Handler = Callable[[JobContext], Any]
 Next = Callable[[JobContext], Any]
@@ -143,6 +146,8 @@ class Handlers:
 
     by_type: dict[str, Handler] = field(default_factory=dict)
     middleware: list[Middleware] = field(default_factory=list)
+    # Of typed jobs. None if there are none.
+    resources: Resources | None = None
 
     def add(self, kind: str, handler: Handler) -> None:
         """Add the handler of a job type. Raises ValueError if the type has a handler."""
@@ -150,13 +155,42 @@ class Handlers:
             raise ValueError(f"job type {kind!r} already has a handler")
         self.by_type[kind] = handler
 
+    def shared(self) -> Resources:
+        """Return the resources of typed jobs."""
+        if self.resources is None:
+            from ojs_aws.worker.resources import Resources
+
+            self.resources = Resources()
+        return self.resources
+
+    def prepare(self, run: Callable[[Coroutine[Any, Any, Any]], Any] | None = None) -> None:
+        """Make the resources of typed jobs, if there are any. `run` runs a coroutine.
+
+        Raises ValueError if a resource is unknown.
+        """
+        if self.resources is not None:
+            import atexit
+
+            from ojs_aws.client import background
+
+            handlers: dict[str, Any] = self.by_type
+            needs = [
+                (each.where, each.resources, self.asynchronous(kind))
+                for kind, each in handlers.items()
+                if hasattr(each, "resources")
+            ]
+            if self.resources.start(needs, run or background.result) and run is None:
+                atexit.register(self.resources.stop)
+
     def of(self, kind: str) -> Handler | None:
         """Return the handler of a job type, or None."""
         return self.by_type.get(kind)
 
     def asynchronous(self, kind: str) -> bool:
         """Return whether the handler of a job type is a coroutine function."""
-        return inspect.iscoroutinefunction(self.by_type.get(kind))
+        handler = self.by_type.get(kind)
+        # The handler of a typed job has the function as an attribute.
+        return inspect.iscoroutinefunction(getattr(handler, "function", handler))
 
     def call(self, job: JobContext) -> Ending:
         """Run the handler of a job in this thread. Return its outcome. Catches every exception."""

@@ -104,6 +104,11 @@ class Listening:
                 future.cancel()
                 self._disconnected(0.0)
 
+    @property
+    def connected(self) -> bool:
+        """Whether the connection is in use."""
+        return self._link is not None and self._link.connected
+
     async def _run(self) -> None:
         try:
             # Loads httpx, asyncio, and websockets.

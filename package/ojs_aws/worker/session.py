@@ -20,9 +20,10 @@ import socket
 import threading
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ojs_aws import tracing
+from ojs_aws.client import background
 from ojs_aws.client.blocking import Client
 from ojs_aws.client.call import Answer, Call, place
 from ojs_aws.client.exchange import RetryPolicy
@@ -36,6 +37,9 @@ from ojs_aws.worker.listening import Listening
 from ojs_aws.worker.outbox import MOST_ENTRIES, Batch, Outbox, Report
 from ojs_aws.worker.settings import MOST_FETCHED, Settings
 from ojs_aws.worker.trouble import Trouble
+
+if TYPE_CHECKING:
+    import asyncio
 
 logger = logging.getLogger("ojs_aws.worker")
 
@@ -68,12 +72,17 @@ class Session:
     """One run of a worker, from its start to its stop."""
 
     def __init__(
-        self, settings: Settings, handlers: Handlers, client: Client, worker_id: str
+        self,
+        settings: Settings,
+        handlers: Handlers,
+        client: Client,
+        worker_id: str,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.id = worker_id
+        self.client = client
         self._settings = settings
         self._handlers = handlers
-        self._client = client
         self._facts: dict[str, object] = {"worker_id": worker_id}
         self._leases: dict[Any, Lease] = {}
         self._outbox = Outbox()
@@ -103,7 +112,8 @@ class Session:
         runner = Processes if settings.processes else Threads
         self._functions: Threads = runner(handlers, settings.concurrency, self._ended)
         coroutines = any(handlers.asynchronous(kind) for kind in handlers.by_type)
-        self._loop = Loop(handlers, self._ended) if coroutines else None
+        self._loop = Loop(handlers, self._ended, loop) if coroutines or loop else None
+        self._reached = -math.inf
 
     # --- life --------------------------------------------------------------------------------
 
@@ -113,10 +123,13 @@ class Session:
         Raises:
             ApiError: The server rejected the worker.
             WorkerStuck: Handlers that don't stop hold all slots.
+            ValueError: A resource of a job is unknown.
         """
+        on_loop = background.result if self._loop is None else self._loop.result
         server = threading.Thread(target=self._serve, name="ojs-server", daemon=True)
         beats = threading.Thread(target=self._beat_until_over, name="ojs-beats", daemon=True)
         try:
+            self._handlers.prepare(on_loop)
             if self._introduced():
                 logger.info("Worker started: %s", self.id, extra=self._facts)
                 server.start()
@@ -133,6 +146,8 @@ class Session:
                     self._sign_off()
         finally:
             self._functions.stop()
+            if self._handlers.resources is not None:
+                self._handlers.resources.stop()
             if self._loop is not None:
                 self._loop.stop()
         logger.info("Worker stopped: %s", self.id, extra=self._facts)
@@ -194,11 +209,17 @@ class Session:
     ) -> Answer:
         """Send one request without retries. The caller handles a failure."""
         call: Call[Answer] = worker_call(path, body, method=method)
-        return self._client.try_call(call, _ONCE, seconds or self._settings.request_s)
+        answer = self.client.try_call(call, _ONCE, seconds or self._settings.request_s)
+        self._reached = time.monotonic()
+        return answer
+
+    def reached_s(self) -> float:
+        """Return how many seconds ago the server was reached. An open connection counts as now."""
+        return 0.0 if self._listening.connected else time.monotonic() - self._reached
 
     def _ticket(self, call: Call[Any]) -> Any:
         """Send a request of the realtime connection."""
-        return self._client.try_call(call, _ONCE, _TICKET_S)
+        return self.client.try_call(call, _ONCE, _TICKET_S)
 
     def _is_fatal(self, error: OjsError) -> bool:
         """Return whether an error means that the server rejects this worker permanently."""

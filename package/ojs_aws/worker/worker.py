@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ojs_aws.client.blocking import Client
@@ -17,9 +19,18 @@ from ojs_aws.worker.session import Session
 from ojs_aws.worker.settings import Settings
 
 if TYPE_CHECKING:
+    import asyncio
     from types import FrameType
 
+    from typing_extensions import Unpack
+
+    from ojs_aws.client.asynchronous import AsyncClient
+    from ojs_aws.typed.jobs import Declaration, Jobs
+    from ojs_aws.typed.options import JobOptions
+
+logger = logging.getLogger("ojs_aws.worker")
 F = TypeVar("F", bound=Callable[..., Any])
+_HEALTHY_S = 60.0
 
 
 class Worker:
@@ -27,9 +38,9 @@ class Worker:
 
         worker = Worker("http://localhost:8080", queues=["mail"])
 
-        @worker.handler("mail.send")
-        def send(job):
-            post(*job.args)
+        @worker.job("mail.send", queue="mail")
+        def send(job: JobContext, to: str) -> None:
+            post(to)
 
         worker.run()
 
@@ -100,6 +111,105 @@ class Worker:
         self._client = client
         self._worker_id = worker_id
         self._session: Session | None = None
+        self._jobs: Jobs | None = None
+
+    def job(self, name: str | None = None, /, **options: Unpack[JobOptions]) -> Declaration:
+        """Decorator that makes a function or coroutine function a job type, as `Jobs.job`.
+
+        Args:
+            name: Job type. Default: `module.function`.
+            **options: Options of its jobs, for example `queue` and `retry`.
+
+        Returns:
+            The decorator. It returns a `JobType`, which enqueues jobs.
+
+        Raises:
+            TypeError: An option is unknown, or the function can't be a job.
+            ValueError: The name is invalid, or declared already.
+        """
+        return self._own_jobs().job(name, **options)
+
+    def include(self, jobs: Jobs) -> None:
+        """Add the job types of `Jobs`, and those that it declares later.
+
+        Args:
+            jobs: The job types.
+
+        Raises:
+            ValueError: A job type already has a handler.
+        """
+        from ojs_aws.typed.performer import serve
+
+        if self not in jobs.workers:
+            serve(jobs.types, self.handlers)
+            jobs.workers.append(self)
+            jobs.use(self._own_jobs().clients)
+
+    def autodiscover(self, package: str) -> None:
+        """Import all modules `jobs` of a package, and include the `Jobs` that they contain.
+
+        Args:
+            package: Name of the package, for example `app`.
+
+        Raises:
+            ImportError: A module can't be imported, or there is none.
+        """
+        from ojs_aws.typed.discovery import modules_of
+        from ojs_aws.typed.jobs import Jobs
+
+        for module in modules_of(package):
+            for value in vars(module).values():
+                if isinstance(value, Jobs):
+                    self.include(value)
+
+    def bind(self, client: Client | AsyncClient) -> None:
+        """Set the client that enqueues the jobs of this worker, as `Jobs.bind`."""
+        self._own_jobs().bind(client)
+
+    def _own_jobs(self) -> Jobs:
+        if self._jobs is None:
+            from ojs_aws.typed.clients import Clients
+            from ojs_aws.typed.jobs import Jobs
+
+            self._jobs = Jobs()
+            if self._url or self._key or self._client:
+                self._jobs.clients = Clients(self._url, self._key)
+            if self._client is not None:
+                self._jobs.clients.bind(self._client)
+            self._jobs.workers.append(self)
+        return self._jobs
+
+    def lifespan(self, function: F) -> F:
+        """Decorator that registers the resources of the process.
+
+        The function is a generator, or returns a context manager, synchronous or asynchronous. It
+        yields a mapping. Keyword-only parameters of jobs get its values by name. It is entered once
+        a process: when the worker starts, or at the first event of a Lambda function.
+
+        Args:
+            function: The generator function.
+
+        Returns:
+            The function unchanged.
+        """
+        self.handlers.shared().lifespan = function
+        return function
+
+    def provide(self, function: F) -> F:
+        """Decorator that registers a resource of one job, with the name of the function.
+
+        The function is a generator, synchronous or asynchronous, and yields the resource. It can
+        take the JobContext, and resources of `lifespan` as keyword-only parameters. An exception of
+        the job is raised at its `yield`.
+
+        Args:
+            function: The generator function.
+
+        Returns:
+            The function unchanged.
+        """
+        self.handlers.shared().providers[function.__name__] = function
+        return function
 
     def handler(self, job_type: str) -> Callable[[F], F]:
         """Decorator that registers a function or coroutine function for a job type.
@@ -151,22 +261,91 @@ class Worker:
             WorkerStuck: Handlers that don't stop hold all slots.
             ValueError: The worker has no handlers, or no URL is given.
         """
-        if not self.handlers.by_type:
-            raise ValueError("a worker requires at least one handler")
-        client, own = self._client, self._client is None
-        if client is None:
-            client = Client(self._url, key=self._key)
-        name = self._worker_id or f"worker-{uuid7()}"
-        session = self._session = Session(self.settings, self.handlers, client, name)
+        session = self._begin(None)
         before = self._on_signals(session) if signals else {}
         try:
             session.run()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-            self._session = None
-            if own:
-                client.close()
+            self._end()
+
+    async def run_async(self, *, signals: bool = True) -> None:
+        """Run as `run`, with coroutine functions on the event loop of the caller.
+
+        Args:
+            signals: Whether to handle SIGTERM and SIGINT. Requires the main thread. Default: true.
+
+        Raises:
+            ApiError: The server rejected the worker.
+            WorkerStuck: Handlers that don't stop hold all slots.
+            ValueError: The worker has no handlers, a resource is unknown, or no URL is given.
+        """
+        import asyncio
+
+        from ojs_aws.client.background import in_thread
+
+        session = self._begin(asyncio.get_running_loop())
+        before = self._on_signals(session) if signals else {}
+        running = asyncio.ensure_future(in_thread(session.run))
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            session.stop("run_async was cancelled")
+            await running
+            raise
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            if self._jobs is not None:
+                await self._jobs.clients.aclose()
+            self._end()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run in the block of an `async with`, for example in the lifespan of a web application.
+
+        Signals are left to the application. The block ends when active jobs have finished.
+
+        Yields:
+            None, while the worker runs.
+
+        Raises:
+            ApiError: The server rejected the worker. Raised at the end of the block.
+        """
+        import asyncio
+
+        task = asyncio.ensure_future(self.run_async(signals=False))
+        await asyncio.sleep(0)  # until the session has begun
+        if task.done():
+            await task  # it could not begin
+        try:
+            yield
+        finally:
+            self.stop()
+            await task
+
+    def _begin(self, loop: asyncio.AbstractEventLoop | None) -> Session:
+        if not self.handlers.by_type:
+            raise ValueError("a worker requires at least one handler or job")
+        if "default" not in (self.settings.queues or ["default"]):
+            for kind, each in self.handlers.by_type.items():
+                if getattr(each, "queueless", False):
+                    logger.warning("Job %s has no queue: its jobs wait in `default`", kind)
+        client = Client(self._url, key=self._key) if self._client is None else self._client
+        name = self._worker_id or f"worker-{uuid7()}"
+        self._session = Session(self.settings, self.handlers, client, name, loop)
+        return self._session
+
+    def _end(self) -> None:
+        session, self._session = self._session, None
+        if session is not None and session.client is not self._client:
+            session.client.close()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the worker runs, and reached the server in the last 60 seconds."""
+        return self._session is not None and self._session.reached_s() <= _HEALTHY_S
 
     def stop(self) -> None:
         """Stop `run`. You can call this from another thread or from a handler."""
@@ -187,7 +366,13 @@ class Worker:
         kind = context.job.type
         if self.handlers.of(kind) is None:
             return failure("no_handler", f"The worker has no handler for job type {kind}.")
+        self.handlers.prepare()
         if self.handlers.asynchronous(kind):
+            if self.handlers.resources and self.handlers.resources.lifespan:
+                from ojs_aws.client import background
+
+                # Resources can belong to an event loop, so all jobs of the process use this one.
+                return background.result(self._awaited(context, within_s))
             import asyncio
 
             return asyncio.run(self._awaited(context, within_s))

@@ -154,7 +154,7 @@ def make_messages(
 
     If there are too many events, the oldest are dropped. The first messages tell that.
     """
-    if subscriber.digest:
+    if subscriber.digest and events[-1].type != GAP:
         return [(make_digest(event.queue for event in events), events)]
     most = MAX_BATCHED if subscriber.batch else single
     dropped, kept = events[: max(0, len(events) - most)], events[-most:]

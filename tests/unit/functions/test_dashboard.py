@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from functions.dashboard import handler
 from functions.dashboard.files import Dashboard
 from ojs import runtime
 from ojs.api import operations as contract
@@ -24,6 +26,8 @@ from ojs.runtime import Runtime
 from tests.dashboard.minute import OVERVIEW_MINUTE
 from tests.unit.functions.client import Api
 from tests.unit.functions.keyed import Keyed
+
+SOCKET = "wss://a1b2.execute-api.eu-central-1.amazonaws.com/ojs"
 
 # --- its files ------------------------------------------------------------------------------------
 
@@ -41,9 +45,9 @@ def built(tmp_path: Path) -> Path:
 
 
 def ask(
-    folder: Path, path: str, method: str = "GET", **headers: str
+    folder: Path, path: str, method: str = "GET", socket: str | None = None, **headers: str
 ) -> tuple[int, str, dict[str, str]]:
-    dashboard = Dashboard(folder, "keys")
+    dashboard = Dashboard(folder, "keys", socket_url=socket)
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     event = {"rawPath": path, "headers": sent, "requestContext": {"http": {"method": method}}}
     answer = dashboard(event)
@@ -105,10 +109,48 @@ def test_no_other_file_is_served(built: Path, path: str) -> None:
     assert "beside" not in body
 
 
-def test_it_says_how_callers_are_known_and_no_more(built: Path) -> None:
-    status, body, headers = ask(built, "/ojs/admin/served.json")
-    assert (status, json.loads(body)) == (200, {"authorizer": "keys"})
+@pytest.mark.parametrize("socket", [None, SOCKET])
+def test_it_says_how_callers_are_known_and_whether_events_are_sent(
+    built: Path, socket: str | None
+) -> None:
+    status, body, headers = ask(built, "/ojs/admin/served.json", socket=socket)
+    told = {"authorizer": "keys", "realtime": socket is not None}
+    assert (status, json.loads(body)) == (200, told)
     assert headers["cache-control"] == "no-store"
+
+
+def test_a_page_can_connect_to_its_own_origin_and_to_the_socket_alone(built: Path) -> None:
+    def connects(socket: str | None) -> tuple[str, str]:
+        _, _, headers = ask(built, "/ojs/admin/", socket=socket)
+        policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
+        assert {name for name, value in policy.items() if value == "'self'"} >= {"script-src"}
+        assert policy["default-src"] == "'none'"
+        assert SOCKET not in "".join(policy[name] for name in policy if name != "connect-src")
+        return policy["connect-src"], headers["etag"]
+
+    own, with_socket = connects(None), connects(SOCKET)
+    assert (own[0], with_socket[0]) == ("'self'", f"'self' {SOCKET}")
+    # A browser would keep the policy of the page that it has.
+    assert own[1] != with_socket[1]
+    assert SOCKET not in json.dumps(ask(built, "/ojs/admin/assets/none.js", socket=SOCKET)[2])
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"), [("all", SOCKET), ("wake", None), ("off", None), (None, None)]
+)
+def test_only_a_deployment_that_sends_events_lets_pages_connect(
+    monkeypatch: pytest.MonkeyPatch, level: str | None, expected: str | None
+) -> None:
+    """The function `api` has the address for its other operations."""
+    monkeypatch.setenv("OJS_SOCKET_URL", SOCKET)
+    if level is not None:
+        monkeypatch.setenv("OJS_REALTIME", level)
+    page = importlib.reload(handler).handler
+    event = {"rawPath": "/ojs/admin/served.json", "requestContext": {"http": {"method": "GET"}}}
+    told = json.loads(base64.b64decode(page(event)["body"]))
+    assert told["realtime"] is (expected is not None)
+    monkeypatch.undo()
+    importlib.reload(handler)
 
 
 def test_nothing_can_be_sent_to_it(built: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from cli import output, target
+from cli import events, output, target
 from cli.__main__ import main
 from cli.target import Exit
 from ojs.store.table import keys
@@ -583,6 +583,49 @@ def test_events_that_the_server_sends_are_shown_at_once_and_only_once(
     assert "The event log is read each 2 s" in seen.err
     assert asked == [(f"queue:{HOSTILE}", {"types": LOGGED, "detail": True})]
     assert subscription.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("types", "received", "read_s"),
+    [
+        # Some events of the log belong to none that the server sends, and some to one of these.
+        ((), [None], [300]),
+        ((), [live(told(2))], [15]),
+        (("job.*",), [live(told(2))], [15]),
+        (("job.completed,worker.*",), [live(told(2))], [15]),
+        (("job.completed,queue.paused",), [live(told(2))], [300]),
+        (("job.completed",), [Event("system.gap", "all", None)], [15]),
+        (("job.completed",), [live(told(2)), Event("system.events_dropped", "all", "e")], [15]),
+    ],
+)  # fmt: skip
+def test_with_a_subscription_the_log_is_read_only_for_what_it_lacks(
+    ojs: Ojs,
+    monkeypatch: pytest.MonkeyPatch,
+    types: tuple[str, ...],
+    received: list[Event | None],
+    read_s: list[int],
+) -> None:
+    now, reads = [0.0], []
+
+    class Idle(Live):
+        def get(self, timeout_s: float) -> Event | None:
+            if self.received:
+                return super().get(timeout_s)
+            now[0] += timeout_s
+            return None
+
+    def answer(_request: httpx.Request) -> httpx.Response:
+        reads.append(now[0])
+        if len(reads) > 1:
+            raise KeyboardInterrupt
+        return httpx.Response(200, json={"events": [], "cursor": "c", "has_more": False})
+
+    reached(monkeypatch, answer)
+    monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(target.Server, "subscribe", lambda *_, **__: Idle(*received))
+    selected = [part for each in types for part in ("--type", each)]
+    assert ojs("events", "--follow", *selected).status == Exit.INTERRUPTED
+    assert reads == [0, *read_s]
 
 
 def test_a_job_is_waited_for(api: Api, ojs: Ojs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from ojs_aws.cdk.functions import (
     AUTHORIZER,
     BRIDGE,
     CUSTOM_RESOURCE_S,
+    DASHBOARD,
     DECLARE,
     DISPATCH,
     OUTCOMES,
@@ -275,7 +276,13 @@ def _connected(
     spec: FunctionSpec, resources: Resources, settings: DeploymentSettings
 ) -> dict[str, str]:
     realtime = resources.realtime
-    if realtime is None or not spec.access.connections:
+    if realtime is None:
+        return {}
+    if spec.name == DASHBOARD:
+        # Its pages receive events only.
+        events = settings.realtime == "all"
+        return {"OJS_REALTIME": "all", "OJS_SOCKET_URL": realtime.url} if events else {}
+    if not spec.access.connections:
         return {}
     found = {"OJS_REALTIME": settings.realtime, "OJS_SOCKET_ENDPOINT": realtime.endpoint}
     if spec.name in ("admin", API):
