@@ -44,7 +44,7 @@ LATE_MS = 23 * 3_600_000
 # Finished jobs identify repeated records, so they are kept for longer than records are.
 _JOBS_KEPT_S = 2 * 86_400
 _ITEMS_KEPT_S = 7 * 86_400
-# Jobs of one transaction. Jobs with chosen IDs are not staged.
+# Jobs of one transaction. More jobs would be staged, and a crash would keep their IDs for minutes.
 _AT_ONCE = 100
 
 

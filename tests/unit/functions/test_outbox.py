@@ -416,6 +416,32 @@ def test_an_item_of_an_own_table_can_bring_ten_jobs(make_app: Callable[..., App]
     several = [app.record({"id": f"h{n}", "ojs_job": texts[:7]}) for n in range(20)]
     assert app.relay(*several) == []
     assert len(app.run.fetch.fetch(["orders"], 500, "w")) == 152
+    # A death between them leaves no job for later.
+    others = [app.record({"id": f"i{n}", "ojs_job": texts[:7]}) for n in range(20)]
+    app.use(Faulty(app.dynamodb, 4, "died after"))
+    with pytest.raises(Died):
+        app.relay(*others)
+    app.use(app.dynamodb)
+    assert (app.relay(*others), app.queued()) == ([], [])
+    assert len(app.run.fetch.fetch(["orders"], 500, "w")) == 140
+    # Claimed jobs are not stored again.
+    assert app.relay(*several) == []
+    assert app.run.fetch.fetch(["orders"], 500, "w") == []
+
+
+def test_a_list_of_which_a_part_is_stored_waits_for_the_rest(make_app: Callable[..., App]) -> None:
+    app = make_app(own=True)
+    app.run.queues.configure("small", {"max_size": 1})
+    stored = json.dumps({**JOB, "id": uuid7()})
+    small = json.dumps({**JOB, "id": uuid7(), "options": {"queue": "small"}})
+    full = json.dumps({**JOB, "options": {"queue": "small"}})
+    assert app.relay(app.record({"id": "a", "ojs_job": [stored, small]})) == []
+    assert app.relay(app.record({"id": "b", "ojs_job": [stored, full, small]})) == []
+    waiting = app.queued()
+    assert app.relay(*waiting) == [0]
+    app.run.queues.configure("small", {"max_size": 2})
+    assert app.relay(*waiting) == []
+    assert (len(app.stored()), len(app.stored("small"))) == (1, 2)
 
 
 def test_an_own_table_needs_old_images(make_app: Callable[..., App]) -> None:
