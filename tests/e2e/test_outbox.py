@@ -108,7 +108,7 @@ def test_items_of_transactions_become_jobs(shop: Shop) -> None:
     assert {job["producer"] for job in jobs} == {shop.box}
     eventually(lambda: shop.left() == 2 or None)
     told: list[dict[str, Any]] = []
-    url = shop.queue("QueuesRefused")
+    url = shop.queue("Refused")
 
     def heard() -> bool | None:
         got = shop.client("sqs").receive_message(QueueUrl=url, MaxNumberOfMessages=10)
@@ -123,7 +123,7 @@ def test_a_job_without_room_waits_in_a_queue(shop: Shop) -> None:
     before = shop.left()
     shop.place(30, queue="small")
     shop.place(31, queue="small")
-    url = shop.queue("QueuesLater")
+    url = shop.queue("Later")
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
 
     def waits() -> bool | None:

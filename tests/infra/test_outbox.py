@@ -105,7 +105,7 @@ def test_the_relay_knows_its_table_and_its_limits(made: Made) -> None:
 
 def test_a_stream_is_read_in_order_and_without_end(made: Made) -> None:
     mappings = made.all("AWS::Lambda::EventSourceMapping")
-    (box,) = (each["Properties"] for name, each in mappings.items() if "OutboxRelay" in name
+    (box,) = (each["Properties"] for name, each in mappings.items() if "OutboxMapping" in name
               and "Filter" in json.dumps(each))  # fmt: skip
     assert (box["BatchSize"], box["MaximumBatchingWindowInSeconds"]) == (100, 5)
     assert (box["ParallelizationFactor"], box["BisectBatchOnFunctionError"]) == (1, False)
@@ -116,7 +116,7 @@ def test_a_stream_is_read_in_order_and_without_end(made: Made) -> None:
     assert [json.loads(each["Pattern"]) for each in box["FilterCriteria"]["Filters"]] == [
         {"dynamodb": {"NewImage": {"id": {"S": [{"exists": True}]}}}}
     ]
-    (own,) = (each["Properties"] for name, each in mappings.items() if "OrdersRelay" in name
+    (own,) = (each["Properties"] for name, each in mappings.items() if "OrdersMapping" in name
               and "Filter" in json.dumps(each))  # fmt: skip
     images = [json.loads(each["Pattern"])["dynamodb"]["NewImage"]["job"]
               for each in own["FilterCriteria"]["Filters"]]  # fmt: skip

@@ -56,7 +56,7 @@ from ojs_aws.cdk.parts.grants import Granted, key_in_secret, let_read
 from ojs_aws.cdk.parts.monitoring import DEAD_LETTERS, OLDEST_AGE, Monitoring, own_metric
 from ojs_aws.cdk.parts.network import Network, endpoints
 from ojs_aws.cdk.parts.origin import origin_secret
-from ojs_aws.cdk.parts.outbox import After, OutboxQueues, OutboxTable, check_outbox, map_table
+from ojs_aws.cdk.parts.outbox import After, Outbox, OutboxTable, check_outbox
 from ojs_aws.cdk.parts.private_api import PrivateApi
 from ojs_aws.cdk.parts.push import Queues, Target, prepare, target_of
 from ojs_aws.cdk.parts.realtime import Realtime
@@ -993,24 +993,20 @@ class OpenJobSpec(Construct):
         name = table.node.path.replace("/", "-")
         if outboxes.node.try_find_child(name):
             raise ValueError(f"table: {table.node.path} already has an outbox")
-        inside, key = Construct(cast("Construct", outboxes), name), self.storage.key
-        function = self._set_up(self._function(OUTBOX_RELAY, inside, "Relay"))
-        waiting = OutboxQueues(inside, "Queues", key=key, settings=self.settings)
-        map_table(
-            function,
-            table,
-            waiting,
-            key=key,
-            attribute=attribute,
-            ordered=ordered,
-            after=after,
-            allowed={
-                name: list(each) for name, each in (("queues", queues), ("types", types)) if each
-            },
-            window_s=window_s,
+        outbox = Outbox(
+            cast("Construct", outboxes),
+            name,
+            table=table,
+            key=self.storage.key,
             settings=self.settings,
         )
-        self.monitoring.watch_outbox(name, function, waiting, alarm_age_s)
+        function = self._set_up(self._function(OUTBOX_RELAY, outbox, "Relay"))
+        allowed = {
+            limit: list(names) for limit, names in (("queues", queues), ("types", types)) if names
+        }
+        keep = after == "keep"
+        outbox.map(function, window_s, attribute=attribute, ordered=ordered, keep=keep, **allowed)
+        self.monitoring.watch_outbox(name, function, outbox, alarm_age_s)
         return function
 
     # --- events and metrics -------------------------------------------------------------------

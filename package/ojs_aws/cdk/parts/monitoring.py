@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aws_cdk import aws_lambda as lambda_
 
     from ojs_aws.cdk.parts.entry import Entry
-    from ojs_aws.cdk.parts.outbox import OutboxQueues
+    from ojs_aws.cdk.parts.outbox import Outbox
     from ojs_aws.cdk.parts.push import Queues
     from ojs_aws.cdk.settings import DeploymentSettings
 
@@ -195,11 +195,11 @@ class Monitoring(Construct):
             self._add(Alarm(f"bridge-{name}-lost", _BRIDGE_LOST, lambda _: metric, 1), metric)
 
     def watch_outbox(
-        self, name: str, function: lambda_.Function, queues: OutboxQueues, age_s: int
+        self, name: str, function: lambda_.Function, outbox: Outbox, age_s: int
     ) -> None:
         """Add alarms for an outbox: its stream, waiting jobs, and refused items."""
         behind = function.metric("IteratorAge", statistic="Maximum", period=_MINUTE)
-        later, refused = _age(queues.later), _visible(queues.refused)
+        later, refused = _age(outbox.later), _visible(outbox.refused)
         for alarm in (
             Alarm(f"outbox-{name}", _OUTBOX_BEHIND, lambda _: behind, 1_000 * age_s, 3),
             Alarm(f"outbox-{name}-later", _OUTBOX_WAITS, lambda _: later, age_s, 3),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from aws_cdk import Duration, RemovalPolicy, Stack
 from aws_cdk import aws_dynamodb as dynamodb
@@ -90,101 +90,105 @@ def check_outbox(
         raise ValueError(f"alarm_age_s: must be at least {_MIN_AGE_S}, but is {alarm_age_s}")
 
 
-class OutboxQueues(Construct):
-    """The queues of an outbox: for refused items, and for jobs that wait."""
+class Outbox(Construct):
+    """The queues of an outbox, and the mapping of its table: `map` adds it to a function.
+
+    `refused` is the queue for refused items, `later` the queue for jobs that can't be stored now.
+    """
 
     def __init__(
-        self, scope: Construct, name: str, *, key: kms.IKey | None, settings: DeploymentSettings
+        self,
+        scope: Construct,
+        name: str,
+        *,
+        table: dynamodb.ITable,
+        key: kms.IKey | None,
+        settings: DeploymentSettings,
     ) -> None:
         super().__init__(scope, name)
-        self.refused, self.later = (
-            sqs.Queue(
-                self,
-                each,
-                encryption=sqs.QueueEncryption.KMS if key else sqs.QueueEncryption.SQS_MANAGED,
-                encryption_master_key=key,
-                # The local emulator speaks plain HTTP, and enforces this like AWS does.
-                enforce_ssl=not settings.is_local,
-                retention_period=Duration.days(14),
-                visibility_timeout=Duration.seconds(_HIDDEN_S),
-            )
-            for each in ("Refused", "Later")
+        self._table, self._key, self._settings = table, key, settings
+        self.refused, self.later = self._queue("Refused"), self._queue("Later")
+
+    def _queue(self, name: str) -> sqs.Queue:
+        queue = sqs.Queue(
+            self,
+            name,
+            encryption=sqs.QueueEncryption.KMS if self._key else sqs.QueueEncryption.SQS_MANAGED,
+            encryption_master_key=self._key,
+            # The local emulator speaks plain HTTP, and enforces this like AWS does.
+            enforce_ssl=not self._settings.is_local,
+            retention_period=Duration.days(14),
+            visibility_timeout=Duration.seconds(_HIDDEN_S),
         )
         why = (
             "Its messages are refused items, or wait until their jobs are stored. Alarms watch it."
         )
-        for queue in (self.refused, self.later):
-            acknowledge(queue, "AwsSolutions-SQS3", why)
+        acknowledge(queue, "AwsSolutions-SQS3", why)
+        return queue
 
-
-def map_table(
-    function: lambda_.Function,
-    table: dynamodb.ITable,
-    queues: OutboxQueues,
-    *,
-    key: kms.IKey | None,
-    attribute: str,
-    ordered: bool,
-    after: After | None,
-    allowed: dict[str, list[str]],
-    window_s: int,
-    settings: DeploymentSettings,
-) -> None:
-    """Configure the function, let it access the table and the queues, and map them to it."""
-    own = not isinstance(table, OutboxTable)
-    refused, later, stream = queues.refused, queues.later, str(table.table_stream_arn)
-    stack = Stack.of(function)
-    configured = {
-        "table": table.table_name, "refused": refused.queue_url, "later": later.queue_url,
-        "attribute": attribute, "own": own, "ordered": ordered, "keep": after == "keep" and not own,
-        **allowed,
-    }  # fmt: skip
-    function.add_environment("OJS_OUTBOX", stack.to_json_string(configured))
-    writes = "dynamodb:UpdateItem" if after == "keep" else "dynamodb:BatchWriteItem"
-    # The emulator requires SendMessageBatch, which AWS includes in SendMessage.
-    sends = ["sqs:SendMessage", *(["sqs:SendMessageBatch"] if settings.is_local else [])]
-    grants: list[tuple[list[str], list[str], dict[str, Any] | None]] = [
-        ([f"dynamodb:{action}" for action in sorted(STREAM_SOURCE)], [stream], None),
-        *([] if own else [([writes], [table.table_arn], None)]),
-        (sends, [refused.queue_arn, later.queue_arn], None),
-    ]
-    if key is not None:
-        through = {"StringEquals": {"kms:ViaService": f"sqs.{stack.region}.amazonaws.com"}}
-        grants.append(([f"kms:{each}" for each in sorted(KEY_USE)], [key.key_arn], through))
-    for actions, resources, conditions in grants:
-        function.add_to_role_policy(
-            iam.PolicyStatement(actions=actions, resources=resources, conditions=conditions)
+    def map(
+        self, function: lambda_.Function, window_s: int, *, keep: bool, **configured: object
+    ) -> None:
+        """Configure the function, and map the table's stream and the queue `later` to it."""
+        table, own = self._table, not isinstance(self._table, OutboxTable)
+        # The same names as of the server's setting `outbox`.
+        configured |= {
+            "table": table.table_name, "refused": self.refused.queue_url,
+            "later": self.later.queue_url, "own": own, "keep": keep and not own,
+        }  # fmt: skip
+        text = Stack.of(self).to_json_string(configured)
+        function.add_environment("OJS_OUTBOX", text)
+        if not own:
+            writes = "dynamodb:UpdateItem" if keep else "dynamodb:BatchWriteItem"
+            _allow(function, [writes], table.table_arn)
+        elif table.encryption_key is not None:
+            table.encryption_key.grant_decrypt(function)
+        stream = str(table.table_stream_arn)
+        _allow(function, [f"dynamodb:{action}" for action in sorted(STREAM_SOURCE)], stream)
+        # The emulator requires SendMessageBatch, which AWS includes in SendMessage.
+        sends = ["sqs:SendMessage", *(["sqs:SendMessageBatch"] if self._settings.is_local else [])]
+        _allow(function, sends, self.refused.queue_arn, self.later.queue_arn)
+        if self._key is not None:
+            through = {"kms:ViaService": f"sqs.{Stack.of(self).region}.amazonaws.com"}
+            uses = [f"kms:{action}" for action in sorted(KEY_USE)]
+            _allow(function, uses, self._key.key_arn, conditions={"StringEquals": through})
+        # An outbox table has inserts, and the updates and deletions of this function. Updates of
+        # kept items invoke the function, which ignores them.
+        name = str(configured["attribute"])
+        images = [{name: each} for each in _VALUES] if own else [{"id": {"S": _EXISTS}}]
+        kind = lambda_.CfnEventSourceMapping
+        mapping = kind(
+            self,
+            "Mapping",
+            event_source_arn=stream,
+            function_name=function.function_name,
+            starting_position="TRIM_HORIZON",
+            batch_size=_BATCH,
+            maximum_batching_window_in_seconds=window_s,
+            # In order for each shard, and a batch is repeated until its jobs are stored.
+            parallelization_factor=1,
+            bisect_batch_on_function_error=False,
+            maximum_retry_attempts=-1,
+            maximum_record_age_in_seconds=-1,
+            function_response_types=["ReportBatchItemFailures"],
+            destination_config=kind.DestinationConfigProperty(
+                on_failure=kind.OnFailureProperty(destination=self.refused.queue_arn)
+            ),
+            filter_criteria=kind.FilterCriteriaProperty(
+                filters=[
+                    kind.FilterProperty(pattern=json.dumps({"dynamodb": {"NewImage": each}}))
+                    for each in images
+                ]
+            ),
         )
-    if own and table.encryption_key is not None:
-        table.encryption_key.grant_decrypt(function)
-    # An outbox table has inserts, and the updates and deletions of this function. Updates of a
-    # kept item invoke the function, which ignores them.
-    images = [{attribute: each} for each in _VALUES] if own else [{"id": {"S": _EXISTS}}]
-    kind = lambda_.CfnEventSourceMapping
-    mapping = kind(
-        function,
-        "Mapping",
-        event_source_arn=stream,
-        function_name=function.function_name,
-        starting_position="TRIM_HORIZON",
-        batch_size=_BATCH,
-        maximum_batching_window_in_seconds=window_s,
-        # In order for each shard, and a batch is repeated until its jobs are stored.
-        parallelization_factor=1,
-        bisect_batch_on_function_error=False,
-        maximum_retry_attempts=-1,
-        maximum_record_age_in_seconds=-1,
-        function_response_types=["ReportBatchItemFailures"],
-        destination_config=kind.DestinationConfigProperty(
-            on_failure=kind.OnFailureProperty(destination=refused.queue_arn)
-        ),
-        filter_criteria=kind.FilterCriteriaProperty(
-            filters=[
-                kind.FilterProperty(pattern=json.dumps({"dynamodb": {"NewImage": each}}))
-                for each in images
-            ]
-        ),
+        # Lambda checks the role when it creates the mapping, so the policy must exist first.
+        mapping.node.add_dependency(function.role or function)
+        function.add_event_source(SqsEventSource(self.later, report_batch_item_failures=True))
+
+
+def _allow(
+    function: lambda_.Function, actions: list[str], *resources: str, conditions: Any = None
+) -> None:
+    function.add_to_role_policy(
+        iam.PolicyStatement(actions=actions, resources=list(resources), conditions=conditions)
     )
-    # Lambda checks the role when it creates the mapping, so the policy must exist first.
-    mapping.node.add_dependency(cast("iam.IRole", function.role))
-    function.add_event_source(SqsEventSource(later, report_batch_item_failures=True))
