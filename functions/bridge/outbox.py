@@ -28,8 +28,6 @@ from ojs.domain.events.event import matches
 from ojs.domain.ids import derived_uuid7
 from ojs.domain.job import envelope
 from ojs.records import record
-from ojs.store.table.outbox import OutboxTable
-from ojs.targets.queues import SqsRecordQueue
 
 if TYPE_CHECKING:
     from ojs.domain.job.envelope import JobRequest
@@ -76,13 +74,7 @@ class _Relay:
         self._enqueue = current.enqueue
         self._clock = current.clock
         self._outbox = outbox
-        self._table = OutboxTable(
-            current.table.client,
-            outbox.table,
-            measure=current.table.measure,
-            meter=current.table.meter,
-            sleep=current.sleep,
-        )
+        self._current = current
 
     def run(self, records: Sequence[Mapping[str, Any]]) -> list[_Item]:
         """Store the jobs of these records. Return the items that failed."""
@@ -191,19 +183,21 @@ class _Relay:
         assert item.error is not None
         if not item.error.retryable:
             told = {"table": self._outbox.table, "keys": item.key, "code": item.error.code}
-            return SqsRecordQueue(self._outbox.refused).put(told)
+            return self._current.refused_queue.put(told)
         if queued or (self._outbox.ordered and not item.late):
             return False
-        return SqsRecordQueue(self._outbox.later).put({"keys": item.key, "jobs": item.raw})
+        return self._current.later_queue.put({"keys": item.key, "jobs": item.raw})
 
     def _finish(self, items: Sequence[_Item]) -> Sequence[_Item]:
         """Delete these items, or let them expire. Return them if that failed."""
         keys = {jsontext.dumps(item.key): item.key for item in items}.values()
         try:
             if self._outbox.keep:
-                self._table.expire_items(keys, self._clock.now_ms() // 1_000 + _ITEMS_KEPT_S)
+                self._current.outbox_table.expire_items(
+                    keys, self._clock.now_ms() // 1_000 + _ITEMS_KEPT_S
+                )
             elif not self._outbox.own:
-                self._table.delete_items(keys)
+                self._current.outbox_table.delete_items(keys)
         except OjsError:
             return items
         return ()

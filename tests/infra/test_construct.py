@@ -201,7 +201,7 @@ def test_the_page_names_all_that_it_offers() -> None:
         for name in signature(OpenJobSpec.__init__).parameters
         if name not in {"self", "scope", "name"}
     ]
-    assert len(offered) == 14
+    assert len(offered) == 15
     for name in [*offered, *arguments, "on_event", "url"]:
         assert f"`{name}" in page or f".{name}" in page, name
 

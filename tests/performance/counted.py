@@ -747,7 +747,11 @@ def outbox(client: DynamoDBClient) -> dict[str, Spent]:
                 "Keys": {"id": item["id"]}, "NewImage": item, "SequenceNumber": str(number),
             }  # fmt: skip
             records.append({"eventName": "INSERT", "dynamodb": change})
-        relay = partial(_Relay(bench.run, Outbox(table, "", "")).run, records)
+        box = Outbox(table, "", "")
+        bench.run = runtime.build(
+            Settings(table=bench.table, outbox=box), client=client, clock=bench.clock, measure=True
+        )
+        relay = partial(_Relay(bench.run, box).run, records)
         found[str(count)] = {"application": written / count, **_metered(bench, relay, count)}
         client.delete_table(TableName=table)
     return found | {"request": _metered(bench, bench.push)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +14,10 @@ Key = Mapping[str, Any]
 
 class OutboxTable(Table):
     """A table of items with jobs. Keys have DynamoDB's format."""
+
+    def __init__(self, table: Table, name: str, sleep: Callable[[float], None]) -> None:
+        """Create the table with this name, for the client of another table."""
+        super().__init__(table.client, name, measure=table.measure, meter=table.meter, sleep=sleep)
 
     def delete_items(self, keys: Iterable[Key]) -> None:
         """Delete these items, 25 per call. Raises OjsError if DynamoDB deleted some of them."""
