@@ -1,4 +1,4 @@
-// Reads data again while the tab is visible: when the server tells of a change, or else at intervals.
+// Reads data again while the tab is visible: when the server reports a change, or else at intervals.
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { ApiError } from "./api";
 import { box, useBox } from "./box";
@@ -25,9 +25,9 @@ const USUAL_MS = 15_000;
 const SOON_MS = 5_000;
 // A digest can name a change a second late, and counters follow the stream by up to 10 seconds.
 const AFTER_MS = 12_000;
-// With a connection, intervals are so many times as long: a message can be lost.
+// Factor of the intervals with a connection. A message can be lost.
 const SELDOM = 4;
-// After so long without changes, cheap reads follow each other sooner at first.
+// After this time without changes, the pauses between reads that cost little begin with QUICK_MS.
 const QUIET_MS = 60_000;
 const QUICK_MS = 1_000;
 const NOTHING = { data: undefined, error: undefined, at: 0, busy: true };
@@ -36,8 +36,8 @@ const NOTHING = { data: undefined, error: undefined, at: 0, busy: true };
  * The result of `read`: read immediately and after each change of `of`.
  *
  * While the tab is visible it is read again every `everyMs`, 0: never. With a connection, it is read when
- * the server tells of a change of `about`: `all`, `queue:{name}`, `job:{id}`, or empty for other data.
- * While changes go on, it is not read more often than every `everyMs`.
+ * the server reports a change of `about`: `all`, `queue:{name}`, `job:{id}`, or empty for other data.
+ * While changes continue, it is not read more often than every `everyMs`.
  */
 export function usePoll<T>(
   read: (signal: AbortSignal) => Promise<T>,

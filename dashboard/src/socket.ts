@@ -23,8 +23,8 @@ const views = new Set<View>();
 const channels = new Map<string, boolean>();
 let started = false;
 let socket: WebSocket | undefined;
-// The signed-in key of the connection. `null`: there is none, and none is being opened.
-let owner: object | null = null;
+// The connection that is open or being opened, with its signed-in key.
+let owner: { key: object } | null = null;
 let refused: object | null = null;
 let retry = 0;
 let failures = 0;
@@ -35,10 +35,10 @@ function channelOf(about: string): string {
   return about && can(job ? "jobs:read" : "admin:read") ? (job ? about : "all") : "";
 }
 
-/** Whether the server tells of changes. */
+/** Whether the server reports changes. */
 export const tells = (about: string) => channels.get(channelOf(about)) === true;
 
-/** Tells a view of changes. Returns a function that ends this. */
+/** Reports changes to a view. Returns a function that ends this. */
 export function follow(about: string, hear: View["hear"]): () => void {
   const view = { about, hear };
   views.add(view);
@@ -66,7 +66,7 @@ function say(action: string, channel?: string): void {
 /** Opens, uses, or closes the connection, as the key, the page, and the tab require. */
 function keep(): void {
   const key = live.get() ? me.get() : null;
-  if (owner && owner !== key) {
+  if (owner && owner.key !== key) {
     owner = null;
     // Otherwise it is closed when it is open: a browser warns of a connection that is never opened.
     if (socket?.readyState === WebSocket.OPEN) socket.close();
@@ -77,10 +77,10 @@ function keep(): void {
       channels.set(each, false);
       say("subscribe", each);
     }
-  else if (started && !socket && key && !owner && key !== refused && !retry && wanted.size && !document.hidden) void open((owner = key));
+  else if (started && !socket && key && !owner && key !== refused && !retry && wanted.size && !document.hidden) void open((owner = { key }));
 }
 
-async function open(mine: object): Promise<void> {
+async function open(mine: { key: object }): Promise<void> {
   let made: WebSocket;
   try {
     const { url, ticket } = await call("POST", "/realtime/tickets", {});
@@ -90,7 +90,7 @@ async function open(mine: object): Promise<void> {
     if (at.pathname === `${BASE}/ws`) at.host = location.host;
     made = new WebSocket(`${at}?ticket=${ticket}`, "ojs.v1");
   } catch (error) {
-    if (error instanceof ApiError && error.status >= 400 && error.status < 500 && ![408, 429].includes(error.status)) refused = mine;
+    if (error instanceof ApiError && error.status >= 400 && error.status < 500 && ![408, 429].includes(error.status)) refused = mine.key;
     return again(mine);
   }
   socket = made;
@@ -128,7 +128,7 @@ function again(mine: object): void {
 
 function heard(from: WebSocket, { type, channel, queues, code }: Json): void {
   const tell = (news: News, of: (about: string) => unknown) => [...views].forEach((each) => of(each.about) && each.hear(news));
-  if (type === "subscribed") {
+  if (type === "subscribed" && channels.has(channel)) {
     channels.set(channel, true);
     tell("connected", (about) => channelOf(about) === channel);
   } else if (type === "changed")

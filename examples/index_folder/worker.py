@@ -13,17 +13,16 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 import reporting
 from analysis import NotText, analyse
 
-from ojs_aws import Client, JobContext, JobFailed, Worker
+from ojs_aws import JobContext, JobError, JobFailed, Worker
 
 
-def index(job: JobContext, root: Path, slow_s: float) -> dict[str, Any]:
+def index(job: JobContext, name: str, root: Path, slow_s: float) -> dict[str, Any]:
     """Analyze the file that a job names. Raise JobFailed or JobCancelled."""
-    path = file_of(job.args, root)
+    path = file_of(name, root)
     # Only for the example: a temporary failure.
     if path.suffix == ".flaky" and job.attempt < 3:
         raise JobFailed("the drive was not ready", code="drive_not_ready")
@@ -47,10 +46,15 @@ def index(job: JobContext, root: Path, slow_s: float) -> dict[str, Any]:
         raise JobFailed(error.strerror or str(error), code="unreadable") from error
 
 
-def write_report(job: JobContext, folder: Path, client: Client) -> dict[str, Any]:
+def write_report(job: JobContext, title: str, paths: list[str], folder: Path) -> dict[str, Any]:
     """Write the report after all files are analyzed. Raise JobFailed, ApiError, or Unreachable."""
-    title, paths = job.args
-    results, errors = before(job, len(paths), client)
+    results: list[Any] = [None] * len(paths)
+    errors: list[Any] = [None] * len(paths)
+    for number in range(len(paths)):
+        try:
+            results[number] = job.parents[number]
+        except JobError as error:
+            errors[number] = error.error
     # One name for each job, so a retry writes the same file.
     path = folder / f"report-{job.id}.md"
     try:
@@ -60,28 +64,9 @@ def write_report(job: JobContext, folder: Path, client: Client) -> dict[str, Any
     return {"report": str(path), "files": len(paths)}
 
 
-def before(job: JobContext, count: int, client: Client) -> tuple[list[Any], list[Any]]:
-    """Return the results and the errors of the jobs before this one, in order."""
-    found = job.job.raw["parent_results"]
-    if isinstance(found, list):
-        return found, job.job.raw.get("parent_errors") or [None] * count
-    # Too many or too large for the job, so read them page by page.
-    query = dict(parse_qsl(urlsplit(found["$ref"]).query))
-    entries: list[dict[str, Any]] = []
-    more: dict[str, Any] = {}
-    while not entries or more["has_more"]:
-        cursor = {"cursor": more["next_cursor"]} if entries else {}
-        page = client.workflow_results(job.job.raw["workflow_id"], **query, **cursor)
-        entries += page["results"]
-        more = page["pagination"]
-    return [each.get("result") for each in entries], [each.get("error") for each in entries]
-
-
-def file_of(args: list[Any], root: Path) -> Path:
+def file_of(name: str, root: Path) -> Path:
     """Return the file that a job names, which must be in the folder. Raise JobFailed."""
-    if len(args) != 1 or not isinstance(args[0], str):
-        raise JobFailed("wants one argument, a path", code="bad_arguments", retryable=False)
-    path = (root / args[0]).resolve()
+    path = (root / name).resolve()
     if not path.is_relative_to(root):
         raise JobFailed("the path leads out of the folder", code="outside", retryable=False)
     return path
@@ -130,15 +115,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     worker.middleware(print_done)
 
-    @worker.handler("file.index")
-    def handle(job: JobContext) -> dict[str, Any]:
-        return index(job, root, options.slow)
+    @worker.job("file.index", queue=options.queue)
+    def handle(job: JobContext, path: str) -> dict[str, Any]:
+        return index(job, path, root, options.slow)
 
-    client = Client(options.url)
-
-    @worker.handler("folder.report")
-    def report(job: JobContext) -> dict[str, Any]:
-        return write_report(job, options.reports, client)
+    @worker.job("folder.report", queue=options.queue)
+    def report(job: JobContext, title: str, paths: list[str]) -> dict[str, Any]:
+        return write_report(job, title, paths, options.reports)
 
     worker.run()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import logging
 import os
 import signal
 import subprocess
@@ -45,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         worker.settings = replace(worker.settings, **named)
     except ValueError as error:
         parser.error(str(error))
+    # Programs that configured logging before keep their configuration.
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     if args.health_port is not None:
         serve_health(worker, args.health_port)
     worker.run()
@@ -56,7 +60,12 @@ def find_worker(name: str) -> Worker:
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise ValueError(f"{name!r} must be module:worker, for example app.jobs:worker")
-    found = getattr(importlib.import_module(module), attribute, None)
+    there = vars(importlib.import_module(module))
+    if attribute not in there:
+        workers = [name for name, value in there.items() if isinstance(value, Worker)]
+        known = f". Its workers are: {', '.join(workers) or 'none'}"
+        raise ValueError(f"{name!r}: the module {module} has no {attribute!r}{known}")
+    found = there[attribute]
     if not isinstance(found, Worker):
         raise ValueError(f"{name!r} must be a Worker, but is {found!r}")  # noqa: TRY004
     return found

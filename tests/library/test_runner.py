@@ -53,7 +53,7 @@ def test_options_change_the_settings(module: str, monkeypatch: pytest.MonkeyPatc
         ("{}", "must be module:worker"),
         ("{}:", "must be module:worker"),
         ("{}:Worker", "must be a Worker, but is <class"),
-        ("{}:other", "must be a Worker, but is None"),
+        ("{}:other", "has no 'other'. Its workers are: worker"),
         ("{}:worker --concurrency=0", "concurrency must be 1 to 1000"),
     ],
 )

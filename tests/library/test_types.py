@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.modules import ROOT
+from tests.library.pages import files, page
 
 pytestmark = pytest.mark.exhaustive
 
@@ -28,13 +29,13 @@ def wrong_lines() -> list[int]:
     return [number for number, line in enumerate(lines, 1) if "  # wrong: " in line]
 
 
-def printed(folder: Path, *command: str | Path) -> str:
+def printed(folder: Path, *command: str | Path, status: int = 1) -> str:
     environment = os.environ | {"MYPYPATH": str(ROOT / "package")}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
         check=False,
     )  # fmt: skip
-    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
 
 
@@ -66,3 +67,13 @@ def test_pyright_reports_each_wrong_call_and_nothing_else(tmp_path: Path, versio
     reported = json.loads(found)["generalDiagnostics"]
     lines = [each["range"]["start"]["line"] + 1 for each in reported]
     assert lines == wrong_lines(), reported
+
+
+def test_the_programs_of_the_page_have_no_errors(tmp_path: Path) -> None:
+    programs = files(page("jobs-as-functions"))
+    del programs["test_checkout.py"]  # the tests of readers have no annotations
+    for name, text in programs.items():
+        (tmp_path / name).write_text(text)
+    printed(
+        tmp_path, sys.executable, "-m", "mypy", "--strict", "--config-file=", *programs, status=0
+    )

@@ -79,7 +79,7 @@ class Jobs(Registry):
         super().__init__()
         self._options = checked("Jobs()", options, JobOptions.__optional_keys__)
 
-    def job(self, name: str | None = None, /, **options: Unpack[JobOptions]) -> Declaration:
+    def job(self, name: str | None = None, **options: Unpack[JobOptions]) -> Declaration:
         """Decorator that makes a function or coroutine function a job type.
 
         A first parameter with the annotation JobContext or AsyncJobContext gets the context. The

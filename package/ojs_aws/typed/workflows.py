@@ -69,7 +69,7 @@ def _checked(called: str, steps: Iterable[Any]) -> Clients:
     found: list[Step] = list(steps)
     for each in found:
         if not isinstance(each, (JobCall, Workflow)):
-            raise TypeError(f"{called} takes calls such as send.job(…), but got {each!r}")
+            raise TypeError(f"{called} takes calls such as send.job(…), but got {each!r:.60}")
         if isinstance(each, JobCall) and (each.needs or each.trigger) and called != "dag()":
             raise TypeError(f"{called}: only a step of dag() can have after()")
     if not found:

@@ -113,7 +113,7 @@ class Worker:
         self._session: Session | None = None
         self._jobs: Jobs | None = None
 
-    def job(self, name: str | None = None, /, **options: Unpack[JobOptions]) -> Declaration:
+    def job(self, name: str | None = None, **options: Unpack[JobOptions]) -> Declaration:
         """Decorator that makes a function or coroutine function a job type, as `Jobs.job`.
 
         Args:

@@ -108,7 +108,7 @@ class DueNotes:
     def lines(self) -> DueLines:
         """Return the lines to read now. One call for each interval that is read: the present one,
         the one before for a minute, and one that settles. One more in a new container, or after
-        another one stored what is done. Raises OjsError.
+        another one stored the first interval that is not done. Raises OjsError.
         """
         now_ms = self._clock.now_ms()
         if self._done is None and (item := self._table.get(*_DONE, consistent=False)):
