@@ -7,18 +7,23 @@ it doesn't import the server, and reads this file. A test compares it with the c
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tomllib
 from dataclasses import asdict
 from typing import Any
 
 from infra import ROOT, client
-from ojs.api import operations
+from ojs.api import openapi, operations
 from ojs.http.binding import negotiation
 from ojs.projections.project import ALWAYS
 from ojs.store.table import schema
 
 FILE = ROOT / "package" / "ojs_aws" / "cdk" / "server.json"
+# The schema of a job, for clients that check it without a server.
+JOB_FILE = ROOT / "package" / "ojs_aws" / "client" / "job.json"
+# Keywords that `ojs_aws.client.outbox` doesn't check.
+_UNCHECKED = {"title", "description", "format", "if", "then"}
 
 
 def facts() -> dict[str, Any]:
@@ -50,9 +55,37 @@ def text() -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
+def job_text() -> str:
+    """Format the schemas of a job and of its parts, by name."""
+    schemas = openapi.document("")["components"]["schemas"]
+    found, names = {}, ["JobRequest"]
+    for name in names:
+        found[name] = _checked(schemas[name])
+        references = re.findall(r'"#/components/schemas/(\w+)"', json.dumps(found[name]))
+        names += [each for each in dict.fromkeys(references) if each not in names]
+    lines = [f" {json.dumps(name)}: {json.dumps(each)}" for name, each in found.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _checked(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_checked(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    # The names of properties can't be keywords.
+    return {
+        name: {key: _checked(one) for key, one in each.items()}
+        if name == "properties"
+        else _checked(each)
+        for name, each in schema.items()
+        if name not in _UNCHECKED
+    }
+
+
 def main() -> int:
-    """Write the file and the client's generated methods."""
+    """Write the files and the client's generated methods."""
     FILE.write_text(text(), "utf-8")
+    JOB_FILE.write_text(job_text(), "utf-8")
     client.FILE.write_text(client.text(), "utf-8")
     return 0
 

@@ -35,6 +35,7 @@ def pages() -> dict[Path, str]:
             "pushed": _apart(prices.pushed(money)),
             "idle month": _apart(prices.idle_month(money)),
         },
+        "docs/outbox.md": {"outbox": _apart(prices.outbox(money))},
         "docs/limits.md": {
             "draws": f"{scale.DRAWS:,}",
             "first": _apart(scale.falls_first(most)),

@@ -372,6 +372,25 @@ class Model:
             return one
         return {name: interpolated(by_containers, name, containers) for name in one}
 
+    def outbox(self, rate: float) -> dict[str, float]:
+        """Dollars for a million items of an outbox that come at this rate (items a second), until
+        their jobs are stored: of the application, the relay's units, and the relay's duration.
+        """
+        numbers, units = self.numbers, self.units["outbox"]
+        a_read = rate / numbers["shards"] * numbers["shard_s"]
+        mean = sum(size * part for size, part in batch_sizes(a_read, int(numbers["batch"])).items())
+        by_items = {items: one for items, one in units.items() if items.isdigit()}
+        calls = interpolated(by_items, "calls", mean) * mean
+        ms = numbers["request_ms"] + numbers["record_ms"] * mean
+        # A request makes two calls.
+        ms += numbers["call_ms"] * max(0, calls - 2)
+        write, read = (interpolated(by_items, name, mean) for name in ("write", "read"))
+        return {
+            "application": self._ddb(units["1"]["application"], 0) * _MILLION,
+            "relay": self._ddb(write, read) * _MILLION,
+            "Lambda": self._lambda(1 / mean, ms) * _MILLION,
+        }
+
     # --- bills ------------------------------------------------------------------------------
 
     def bill(self, life: str, rate: float) -> dict[str, float]:
@@ -490,6 +509,23 @@ def pushed_units(model: Model) -> str:
     header = (
         "pushed to a function: jobs/s", "containers", "WU of a job", "RU of a job", "wake-ups",
         "dispatches", "outcomes settled", "**dollars for a million**",
+    )  # fmt: skip
+    return table(header, rows)
+
+
+def outbox(model: Model) -> str:
+    """Dollars for a million items of an outbox by rate, and for requests that enqueue as much."""
+    asked = model.units["outbox"]["request"]
+    cost = model.cost(Load(pushes=1, write=asked["write"], read=asked["read"]))
+    request = sum(cost.values()) * _MILLION
+    rows = []
+    for rate in RATES:
+        bill = model.outbox(rate)
+        row = [dollars(each) for each in bill.values()]
+        rows.append([f"{rate:,}", *row, f"**{dollars(sum(bill.values()))}**", dollars(request)])
+    header = (
+        "items/s", "put of the application", "relay: units", "relay: Lambda",
+        "**a million items**", "a million requests",
     )  # fmt: skip
     return table(header, rows)
 

@@ -2,6 +2,8 @@
 
 Lambda deletes a message from the queue if this function returns that its job is stored. All other
 messages return to the queue, which redelivers them and finally moves them to its dead-letter queue.
+
+With the setting `outbox`, jobs come from the items of a table (`functions.bridge.outbox`).
 """
 
 from __future__ import annotations
@@ -33,6 +35,10 @@ _IDS_LOGGED = 10
 def handler(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
     """Store the jobs of a batch of messages. Return the messages that must be redelivered."""
     records: Sequence[Record] = event.get("Records") or []
+    if records and runtime.current().settings.outbox is not None:
+        from functions.bridge.outbox import relay
+
+        return relay(runtime.current(), records)
     refused = _Refused()
     if records:
         _Bridge(runtime.current(), refused).push(records)
@@ -145,7 +151,9 @@ def _job(record: Record, settings: Settings) -> dict[str, Any]:
         meta = {**_attributes(record), **meta, "sqs_message_id": record["messageId"]}
     # The time at which the message was sent is the same for each delivery of it.
     sent_ms = int(record["attributes"]["SentTimestamp"])
-    return {"id": derived_uuid7(sent_ms, record["messageId"]), **body, "meta": meta}
+    if body.get("id") is None:
+        body = {**body, "id": derived_uuid7(sent_ms, record["messageId"])}
+    return {**body, "meta": meta}
 
 
 def _attributes(record: Record) -> dict[str, str]:

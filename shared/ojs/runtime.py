@@ -14,7 +14,7 @@ from ojs.clock import Clock, SystemClock
 from ojs.domain.errors import Unsupported
 from ojs.domain.ids import IdSource
 from ojs.services.for_each import ForEach, in_threads
-from ojs.settings import Settings
+from ojs.settings import Outbox, Settings
 from ojs.store.bounds.depth_counter import DepthCounter
 from ojs.store.dead_letter.copies import WaitingCopies
 from ojs.store.deployment.maintenance import MaintenanceStore
@@ -148,8 +148,9 @@ if TYPE_CHECKING:
     from ojs.store.realtime.listeners import ListenerStore
     from ojs.store.realtime.subscribers import SubscriberStore
     from ojs.store.realtime.tickets import TicketStore
+    from ojs.store.table.outbox import OutboxTable
     from ojs.store.workflows.workflows import WorkflowStore
-    from ojs.targets.queues import SqsOutcomeQueue
+    from ojs.targets.queues import SqsRecordQueue
 
 _building = threading.RLock()
 
@@ -313,6 +314,11 @@ def _remembered_ms(runtime: Runtime) -> int:
 
 def _sends(runtime: Runtime) -> bool:
     return runtime.messages is not None
+
+
+def _outbox(runtime: Runtime) -> Outbox:
+    assert runtime.settings.outbox is not None
+    return runtime.settings.outbox
 
 
 def _subscriptions(runtime: Runtime) -> RealtimeDirectory | None:
@@ -494,10 +500,26 @@ class Runtime:
         allowed=lambda run: run.pushing.allowed,
     )
     # SQS queue for outcomes that can't be processed immediately. None if the deployment has none.
-    outcome_queue: SqsOutcomeQueue | None = provided(
-        "ojs.targets.queues:SqsOutcomeQueue",
+    outcome_queue: SqsRecordQueue | None = provided(
+        "ojs.targets.queues:SqsRecordQueue",
         when=lambda run: run.settings.outcome_queue,
         url=lambda run: run.settings.outcome_queue,
+    )
+    # Of the relay of an outbox: its table, and the queues for refused and for waiting jobs.
+    outbox_table: OutboxTable = provided(
+        "ojs.store.table.outbox:OutboxTable",
+        when=lambda run: run.settings.outbox,
+        name=lambda run: _outbox(run).table,
+    )
+    refused_queue: SqsRecordQueue = provided(
+        "ojs.targets.queues:SqsRecordQueue",
+        when=lambda run: run.settings.outbox,
+        url=lambda run: _outbox(run).refused,
+    )
+    later_queue: SqsRecordQueue = provided(
+        "ojs.targets.queues:SqsRecordQueue",
+        when=lambda run: run.settings.outbox,
+        url=lambda run: _outbox(run).later,
     )
     deliveries: Deliveries = provided("ojs.services.deliveries.manage:Deliveries")
     delivery_sweep: DeliverySweep | None = provided(

@@ -57,6 +57,33 @@ _OPERATOR = re.compile(r"\*|arn:aws[a-z-]*:iam::\d{12}:(root|(role|user)/\S+)")
 
 
 @record(frozen=True)
+class Outbox:
+    """The relay of an outbox: a table whose items carry jobs (docs/outbox.md).
+
+    Attributes:
+        table: Name of the table.
+        refused: URL of the queue for refused items.
+        later: URL of the queue for jobs that can't be stored now.
+        attribute: Attribute with the job as JSON.
+        own: Whether the application created the table. Its items are not changed.
+        ordered: Whether the stream waits for jobs that can't be stored now.
+        keep: Whether items are kept for a week after their jobs are stored. False with `own`.
+        queues: Queues that jobs can use, each optionally with `*` at the end. Default: all.
+        types: Job types, in the same format. Default: all.
+    """
+
+    table: str
+    refused: str
+    later: str
+    attribute: str = "ojs_job"
+    own: bool = False
+    ordered: bool = False
+    keep: bool = False
+    queues: tuple[str, ...] = ("*",)
+    types: tuple[str, ...] = ("*",)
+
+
+@record(frozen=True)
 class Settings:
     """Settings of one running function. `bus` is the environment variable OJS_BUS.
 
@@ -147,6 +174,8 @@ class Settings:
     bridge_type: str | None = None
     bridge_queue: str = "default"
     bridge_body: MessageBody = "json"
+    # Relay of an outbox. In the environment as JSON. None: the function reads SQS messages.
+    outbox: Outbox | None = None
     # Whether there is a WebSocket API. `all`: for events, and to wake idle workers; `wake`: to wake
     # idle workers. Its address for clients (wss) and that of its management API (https). Origins of
     # web pages that can connect; in the environment separated by commas. Programs have no origin.
@@ -233,6 +262,8 @@ class Settings:
             found["worker_groups"] = {name: tuple(queues) for name, queues in groups.items()}
         if "recovery_days" in found:
             found["recovery_days"] = json.loads(found["recovery_days"])
+        if "outbox" in found:
+            found["outbox"] = Outbox(**json.loads(found["outbox"]))
         for name in {"strict_queues", "results_in_events", "destinations"} & found.keys():
             said = found[name].lower()
             if said not in ("true", "false"):

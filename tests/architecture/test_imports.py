@@ -62,9 +62,9 @@ ALLOWED: dict[str, set[str]] = {
     # Installed where a package called `ojs` is somebody else's: it knows the server by a file.
     "ojs_aws": {"ojs_aws"},
     "infra": {
-        "infra", "ojs_aws", "ojs.store.table.schema", "ojs.api.operations", "ojs.http.endpoint",
-        "ojs.http.models", "ojs.http.binding.negotiation", "ojs.projections.project",
-        "local.emulator",
+        "infra", "ojs_aws", "ojs.store.table.schema", "ojs.api.openapi", "ojs.api.operations",
+        "ojs.http.endpoint", "ojs.http.models", "ojs.http.binding.negotiation",
+        "ojs.projections.project", "local.emulator",
     },
     "local": {"local", "ojs", "functions"},
     "cli": {

@@ -201,7 +201,7 @@ def test_the_page_names_all_that_it_offers() -> None:
         for name in signature(OpenJobSpec.__init__).parameters
         if name not in {"self", "scope", "name"}
     ]
-    assert len(offered) == 14
+    assert len(offered) == 15
     for name in [*offered, *arguments, "on_event", "url"]:
         assert f"`{name}" in page or f".{name}" in page, name
 
@@ -211,6 +211,7 @@ def test_the_page_names_all_that_it_offers() -> None:
 
 def test_the_construct_knows_the_server_as_it_is() -> None:
     assert server.FILE.read_text("utf-8") == facts.text(), "make facts writes it anew"
+    assert facts.JOB_FILE.read_text("utf-8") == facts.job_text(), "make facts writes it anew"
     assert client.FILE.read_text("utf-8") == client.text(), "make facts writes it anew"
     assert settings_module.ORIGIN == negotiation.ORIGIN
 

@@ -13,6 +13,7 @@ import random
 import re
 import sys
 import threading
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -22,6 +23,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from docs.numbers import COUNTED
+from functions.bridge.outbox import _Relay
 from functions.stream.handler import handler as stream
 from functions.sweep import metrics as gauges
 from functions.sweep.handler import handler as sweep
@@ -34,12 +36,12 @@ from ojs.domain.stats import QueueGauges, StateCounts, Totals, WorkerCounts
 from ojs.services.deliveries.wake import LOOKED_AT
 from ojs.services.for_each import one_by_one
 from ojs.services.operations.metrics_sweep import MetricsReport
-from ojs.settings import MetricsLevel, Settings
+from ojs.settings import MetricsLevel, Outbox, Settings
 from ojs.store.queues.due_notes import BUCKET_MS
 from ojs.store.queues.registry import QUIET_MS
 from ojs.store.table import keys
 from ojs.store.table.schema import STREAM_BATCH, TABLE
-from ojs.store.table.values import unpack
+from ojs.store.table.values import pack, unpack
 from tests.performance.measure import ERROR, RESULT, WORKER, Bench
 from tests.performance.pushed import QUEUE as PUSHED
 from tests.performance.pushed import Pushed
@@ -61,6 +63,8 @@ _MARKED_MINUTES = 10
 # Jobs per second and containers, and how many jobs are counted.
 _PUSHED = {(0.4, 1): 10, (1, 1): 20, (10, 1): 100, (10, 4): 100, (10, 10): 100}
 _DIGITS = 4
+# Items that the relay of an outbox receives together.
+_ITEMS = (1, 10, 100)
 # Durations of jobs, and intervals of heartbeats: of the official SDKs, and of the library.
 _DURATIONS_S = (60, 300, 900)
 _BEATS_S = (5, 20)
@@ -719,6 +723,50 @@ def pushed(connect: Callable[[], Counting]) -> dict[str, Spent]:
     return found | {"looked at": bench.spent(LOOKED_AT) | {"most": LOOKED_AT}}
 
 
+def outbox(client: DynamoDBClient) -> dict[str, Spent]:
+    """By items in a batch: what an item takes of the application and of the relay; and what the
+    same job takes if it is enqueued by a request.
+    """
+    found: dict[str, Spent] = {}
+    for count in _ITEMS:
+        bench, table = Bench(client), f"box-{uuid.uuid4().hex[:12]}"
+        client.create_table(
+            TableName=table,
+            KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        written, records = 0.0, []
+        for number in range(count):
+            item = pack({"id": bench.run.ids.uuid7(), "ojs_job": json.dumps(bench.request())})
+            answer = client.transact_write_items(
+                TransactItems=[{"Put": {"TableName": table, "Item": item}}],
+                ReturnConsumedCapacity="TOTAL",
+            )
+            written += answer["ConsumedCapacity"][0]["CapacityUnits"]
+            change = {
+                "ApproximateCreationDateTime": bench.clock.now_ms() / 1_000,
+                "Keys": {"id": item["id"]}, "NewImage": item, "SequenceNumber": str(number),
+            }  # fmt: skip
+            records.append({"eventName": "INSERT", "dynamodb": change})
+        box = Outbox(table, "", "")
+        bench.run = runtime.build(
+            Settings(table=bench.table, outbox=box), client=client, clock=bench.clock, measure=True
+        )
+        relay = partial(_Relay(bench.run, box).run, records)
+        found[str(count)] = {"application": written / count, **_metered(bench, relay, count)}
+        client.delete_table(TableName=table)
+    return found | {"request": _metered(bench, bench.push)}
+
+
+def _metered(bench: Bench, work: Callable[[], object], divided_by: int = 1) -> Spent:
+    meter = bench.run.table.meter
+    meter.reset()
+    work()
+    found = {"calls": len(meter.calls), "write": meter.write_units, "read": meter.read_units}
+    return {name: round(value / divided_by, _DIGITS) for name, value in found.items()}
+
+
 # By part of the file: how it is counted. Each begins with an empty table.
 PARTS: dict[str, Callable[[DynamoDBClient], Any]] = {
     "lives": lambda client: lives(Counting(client)),
@@ -746,6 +794,7 @@ PARTS: dict[str, Callable[[DynamoDBClient], Any]] = {
     },
     "note": lambda client: note(Counting(client)),
     "pushed": lambda client: pushed(lambda: Counting(client)),
+    "outbox": outbox,
 }
 
 

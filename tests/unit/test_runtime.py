@@ -21,7 +21,7 @@ from ojs.domain.errors import Unsupported
 from ojs.domain.realtime import Posted
 from ojs.runtime import Runtime, Stores, provided
 from ojs.services.deliveries.parts import AllowedTargets, DeliveryDependencies
-from ojs.settings import Settings
+from ojs.settings import Outbox, Settings
 from tests.architecture.modules import ROOT
 
 # Chance has a default in each constructor, and a client is made where it is used.
@@ -89,6 +89,7 @@ def fits(value: object, hint: Any) -> bool:
 def test_a_row_gives_each_parameter_a_value_of_its_type(root: type, name: str) -> None:
     run = built(
         outcome_queue="https://queue",
+        outbox=Outbox("box", "https://refused", "https://later"),
         worker_groups={"web": ["a"]},
         realtime="all",
         socket_endpoint="https://sockets",

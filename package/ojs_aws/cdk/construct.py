@@ -22,6 +22,7 @@ from ojs_aws.cdk.functions import (
     DASHBOARD,
     DECLARING,
     NOTIFY,
+    OUTBOX_RELAY,
     OUTCOMES,
     PUSHERS,
     SETUP,
@@ -55,6 +56,7 @@ from ojs_aws.cdk.parts.grants import Granted, key_in_secret, let_read
 from ojs_aws.cdk.parts.monitoring import DEAD_LETTERS, OLDEST_AGE, Monitoring, own_metric
 from ojs_aws.cdk.parts.network import Network, endpoints
 from ojs_aws.cdk.parts.origin import origin_secret
+from ojs_aws.cdk.parts.outbox import After, Outbox, OutboxTable, check_outbox
 from ojs_aws.cdk.parts.private_api import PrivateApi
 from ojs_aws.cdk.parts.push import Queues, Target, prepare, target_of
 from ojs_aws.cdk.parts.realtime import Realtime
@@ -929,6 +931,82 @@ class OpenJobSpec(Construct):
         function.add_environment("OJS_BRIDGE_BODY", body)
         map_queue(function, queue, batch_size=batch_size, max_concurrency=max_concurrency)
         self.monitoring.watch_bridge(name, queue, alarm_age_s)
+        return function
+
+    # --- outboxes -----------------------------------------------------------------------------
+
+    @names_construct
+    def outbox_table(self, name: str) -> dynamodb.Table:
+        """Create a table for items with jobs, which an application writes in its transactions.
+
+        `add_outbox` creates the jobs. The application needs `dynamodb:PutItem` on the table.
+
+        Args:
+            name: ID of the construct.
+
+        Returns:
+            The table. Its key is `id`. It is deleted or retained like the deployment's table.
+        """
+        return OutboxTable(self, name, storage=self.storage, settings=self.settings)
+
+    @names_construct
+    def add_outbox(
+        self,
+        table: dynamodb.ITable,
+        *,
+        attribute: str = "ojs_job",
+        ordered: bool = False,
+        after: After | None = None,
+        queues: Sequence[str] | None = None,
+        types: Sequence[str] | None = None,
+        window_s: int = 0,
+        alarm_age_s: int = 300,
+    ) -> lambda_.Function:
+        """Create exactly one job for each item of a table (docs/outbox.md).
+
+        Who can write to the table can enqueue jobs. An own table brings a job whenever the
+        attribute of an item changes. Alarms report refused items, waiting jobs, and a stream that
+        is behind.
+
+        Args:
+            table: Table of `outbox_table`, or an own table whose stream has NEW_AND_OLD_IMAGES.
+            attribute: Attribute with the job as JSON. Default: `ojs_job`.
+            ordered: If true, jobs are stored in the order of the stream: it waits while a queue is
+                full. Default: false, jobs that can't be stored wait in an SQS queue.
+            after: `delete` to delete items whose jobs are stored, `keep` to keep them for a week.
+                Default: `delete`, and `keep` for an own table, whose items don't change.
+            queues: Queues of the jobs. `*` at the end matches any text. Default: all queues.
+            types: Job types, in the same format. Default: all types.
+            window_s: Time in seconds that Lambda waits for a full batch, 0 to 300. Default: 0.
+            alarm_age_s: Age in seconds of the oldest item or job that raises an alarm, 60 or more.
+                Default: 300.
+
+        Returns:
+            The function that creates the jobs.
+
+        Raises:
+            ValueError: A property is out of range, the table has no suitable stream, or it already
+                has an outbox.
+        """
+        check_outbox(table, after, queues, types, window_s, alarm_age_s)
+        outboxes = self.node.try_find_child("Outboxes") or Construct(self, "Outboxes")
+        name = table.node.path.replace("/", "-")
+        if outboxes.node.try_find_child(name):
+            raise ValueError(f"table: {table.node.path} already has an outbox")
+        outbox = Outbox(
+            cast("Construct", outboxes),
+            name,
+            table=table,
+            key=self.storage.key,
+            settings=self.settings,
+        )
+        function = self._set_up(self._function(OUTBOX_RELAY, outbox, "Relay"))
+        allowed = {
+            limit: list(names) for limit, names in (("queues", queues), ("types", types)) if names
+        }
+        keep = after == "keep"
+        outbox.map(function, window_s, attribute=attribute, ordered=ordered, keep=keep, **allowed)
+        self.monitoring.watch_outbox(name, function, outbox, alarm_age_s)
         return function
 
     # --- events and metrics -------------------------------------------------------------------

@@ -313,6 +313,9 @@ BRIDGING = FunctionSpec(
     access=_WORK,
 )
 
+# Created for each outbox. Its mapping adds the permissions for the table and the queues.
+OUTBOX_RELAY = replace(BRIDGING, description="Creates jobs from the items of a table", timeout_s=60)
+
 
 def deployed(
     authorizer: str,

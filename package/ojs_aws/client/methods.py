@@ -5,6 +5,7 @@ from __future__ import annotations
 from ojs_aws.client import operations
 from ojs_aws.client.generated import Generated
 from ojs_aws.client.method import Method
+from ojs_aws.client.outbox import outbox_item
 
 
 class Operations(Generated):
@@ -45,3 +46,4 @@ class Operations(Generated):
     create_role = Method(operations.create_role)
     revoke_key = Method(operations.revoke_key)
     set_maintenance = Method(operations.set_maintenance)
+    outbox_item = staticmethod(outbox_item)

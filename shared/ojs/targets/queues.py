@@ -112,8 +112,8 @@ class SqsWakeQueue:
             raise BackendUnavailable("The wake-up message of a delivery was not sent.")
 
 
-class SqsOutcomeQueue:
-    """Sends outcome records of Lambda destinations back to the queue, to process them again."""
+class SqsRecordQueue:
+    """Sends records to a queue: outcomes of deliveries, or items of an outbox."""
 
     def __init__(self, url: str, client: Any = None) -> None:
         self._queue = _Queue(url, client)

@@ -27,6 +27,10 @@ RUN: dict[str, dict[str, str]] = {
     "docs/observability.md": {"file": _INTEGRATION},
     "docs/from-sqs.md": {"file": _LIBRARY},
     "docs/from-celery.md": {"file": _LIBRARY},
+    "docs/outbox.md": {
+        "file": "tests/library/test_outbox.py",
+        "python": "tests/infra/test_outbox.py",
+    },
     "docs/from-bullmq.md": {"file": _LIBRARY},
     "docs/workers-on-lambda.md": {
         "file": "tests/library/test_functions.py",

@@ -122,6 +122,14 @@ def test_a_body_may_be_a_whole_job(bridge: Callable[..., Api]) -> None:
     assert (second["id"], second["meta"]["shop"]) == (own, "us")
 
 
+def test_a_whole_job_without_an_id_is_one_job(bridge: Callable[..., Api]) -> None:
+    api = bridge()
+    whole = {"type": "a.b", "args": [1], "id": None, "options": {"queue": "mail"}}
+    for _ in range(2):
+        assert bridged(message(1, json.dumps(whole))) == []
+    assert len(jobs(api)) == 1
+
+
 def test_a_body_may_be_text(bridge: Callable[..., Api]) -> None:
     api = bridge(**MAIL, bridge_body="text")
     assert bridged(message(1, "12"), message(2, "{")) == []

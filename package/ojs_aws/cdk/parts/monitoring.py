@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from aws_cdk import aws_lambda as lambda_
 
     from ojs_aws.cdk.parts.entry import Entry
+    from ojs_aws.cdk.parts.outbox import Outbox
     from ojs_aws.cdk.parts.push import Queues
     from ojs_aws.cdk.settings import DeploymentSettings
 
@@ -192,6 +193,19 @@ class Monitoring(Construct):
         if isinstance(queue, sqs.Queue) and (lost := queue.dead_letter_queue) is not None:
             metric = _visible(lost.queue)
             self._add(Alarm(f"bridge-{name}-lost", _BRIDGE_LOST, lambda _: metric, 1), metric)
+
+    def watch_outbox(
+        self, name: str, function: lambda_.Function, outbox: Outbox, age_s: int
+    ) -> None:
+        """Add alarms for an outbox: its stream, waiting jobs, and refused items."""
+        behind = function.metric("IteratorAge", statistic="Maximum", period=_MINUTE)
+        later, refused = _age(outbox.later), _visible(outbox.refused)
+        for alarm in (
+            Alarm(f"outbox-{name}", _OUTBOX_BEHIND, lambda _: behind, 1_000 * age_s, 3),
+            Alarm(f"outbox-{name}-later", _OUTBOX_WAITS, lambda _: later, age_s, 3),
+            Alarm(f"outbox-{name}-refused", _OUTBOX_REFUSED, lambda _: refused, 1),
+        ):
+            self._add(alarm, alarm.metric(self))
 
     def _tell_of_disabled(self, bus: events.IEventBus) -> None:
         """Add a rule for disabled deliveries. It costs nothing without events."""
@@ -487,6 +501,19 @@ _BRIDGE_LOST = (
     "Messages of an SQS queue did not become jobs after all receives. Likely cause: the messages "
     "are not valid jobs. Next step: find the error codes and message IDs in the function's log, "
     "then redrive the queue's dead-letter queue."
+)
+_OUTBOX_BEHIND = (
+    "The stream of an outbox is behind. Likely cause: a full queue of an ordered outbox, or the "
+    "relay fails. Next step: check the relay's log. Stream records are deleted after 24 hours."
+)
+_OUTBOX_WAITS = (
+    "Jobs of an outbox wait too long. Likely cause: their queue is full, or the table throttles "
+    "requests. Next step: add workers, or increase the limit of the queue."
+)
+_OUTBOX_REFUSED = (
+    "Items of an outbox did not become jobs. Likely cause: the items are not valid jobs, or the "
+    "outbox or the queue doesn't allow them. Next step: read the keys and error codes in the queue "
+    "of refused items, correct the cause, then run ojs-aws outbox replay."
 )
 ALARMS = (
     Alarm(

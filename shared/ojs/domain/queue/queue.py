@@ -9,7 +9,13 @@ from functools import cached_property
 from typing import Any, assert_never
 
 from ojs.domain import times
-from ojs.domain.errors import JobTypeNotAllowed, PermissionDenied, QueueDraining, QueueMayStay
+from ojs.domain.errors import (
+    Conflict,
+    JobTypeNotAllowed,
+    PermissionDenied,
+    QueueDraining,
+    QueueMayStay,
+)
 from ojs.domain.fair_queue.tags import Fairness
 from ojs.domain.queue.config import Layers, QueueConfig
 from ojs.records import record
@@ -164,6 +170,16 @@ class Queue:
             raise PermissionDenied(
                 f"Queue '{self.name}' doesn't accept jobs of this producer.",
                 details={"queue": self.name, "producer": producer},
+            )
+
+    def check_kept(self, kept_s: int) -> None:
+        """Raise Conflict if the queue keeps finished jobs for less than `kept_s` seconds."""
+        kept = self.config.retention
+        if min(kept.completed_s, kept.cancelled_s, kept.discarded_s) < kept_s:
+            raise Conflict(
+                f"Queue '{self.name}' must keep finished jobs for at least {kept_s // 3600} hours. "
+                "Increase its retention.",
+                details={"queue": self.name, "field": "retention"},
             )
 
     def check_type(self, job_type: str) -> None:

@@ -148,6 +148,8 @@ class PushRequest:
     # Sort key in the ready index, for a push of one job. Default: derived from the time of the
     # write.
     position: str | None = None
+    # Minimum retention in seconds of a queue, if its finished jobs identify repeated pushes.
+    kept_s: int = 0
 
     @cached_property
     def staged(self) -> bool:
@@ -566,6 +568,8 @@ class JobEnqueuer:
             queue = queues[resolved.queue]
             with _naming_job(index) if push.batch else nullcontext():
                 queue.check_job(resolved.type, push.producer)
+                if push.kept_s:
+                    queue.check_kept(push.kept_s)
                 under = _with_queue_defaults(
                     queue,
                     resolved,

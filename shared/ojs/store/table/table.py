@@ -525,6 +525,9 @@ class Table:
         """
         requests: list[Any] = [{"PutRequest": {"Item": pack(item)}} for item in puts]
         requests += [{"DeleteRequest": {"Key": pack({"pk": pk, "sk": sk})}} for pk, sk in deletes]
+        self._write_all(requests)
+
+    def _write_all(self, requests: list[Any]) -> None:
         fruitless = 0
         while requests:
             chunk, rest = requests[:MAX_BATCH_WRITE], requests[MAX_BATCH_WRITE:]
