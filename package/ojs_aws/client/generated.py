@@ -168,6 +168,22 @@ class Generated:
 
     @Method
     @staticmethod
+    def delete_checkpoint(job_id: str) -> Call[Answer]:
+        """Delete the checkpoint of a job.
+
+        Args:
+            job_id: ID of the job.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("DELETE", place("jobs/{}/checkpoint", job_id), json_object)
+
+    @Method
+    @staticmethod
     def delete_cron(name: str) -> Call[Answer]:
         """Delete a cron job; its jobs stay.
 
@@ -258,6 +274,22 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", "me", json_object)
+
+    @Method
+    @staticmethod
+    def get_checkpoint(job_id: str) -> Call[Answer]:
+        """Read the latest checkpoint of a job.
+
+        Args:
+            job_id: ID of the job.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("jobs/{}/checkpoint", job_id), json_object)
 
     @Method
     @staticmethod
@@ -859,6 +891,23 @@ class Generated:
 
     @Method
     @staticmethod
+    def put_checkpoint(job_id: str, **body: Any) -> Call[Answer]:
+        """Save the state of an active job.
+
+        Args:
+            job_id: ID of the job.
+            **body: Fields of the request: `state`, `worker_id`, `lease_token`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("PUT", place("jobs/{}/checkpoint", job_id), json_object, body)
+
+    @Method
+    @staticmethod
     def put_delivery(name: str, **body: Any) -> Call[Answer]:
         """Create or replace a delivery.
 
@@ -991,6 +1040,22 @@ class Generated:
 
     @Method
     @staticmethod
+    def resume_from_checkpoint(job_id: str) -> Call[Answer]:
+        """Read the checkpoint to resume a job from, as official SDKs do.
+
+        Args:
+            job_id: ID of the job.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("checkpoints/{}/resume", job_id), json_object)
+
+    @Method
+    @staticmethod
     def resume_queue(name: str) -> Call[Answer]:
         """Resume a queue.
 
@@ -1004,6 +1069,23 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("POST", place("queues/{}/resume", name), json_object, {})
+
+    @Method
+    @staticmethod
+    def save_sdk_checkpoint(job_id: str, **body: Any) -> Call[Answer]:
+        """Save the state of an active job, as official SDKs send it.
+
+        Args:
+            job_id: ID of the job.
+            **body: Fields of the request: `state`, `step_index`, `metadata`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("POST", place("checkpoints/{}", job_id), json_object, body, repeatable=False)
 
     @Method
     @staticmethod

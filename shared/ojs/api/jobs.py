@@ -665,14 +665,20 @@ def report_progress(request: Request) -> Reply:
     The progress as it stands now.
     """
     body = request.parsed(models.ProgressRequest)
+    warnings: list[str] = []
+    if body.checkpoint is not None:
+        warnings = runtime.current().checkpoints.report(
+            request.named, body.checkpoint, worker_id=body.worker_id, lease_token=body.lease_token
+        )
     progress = runtime.current().jobs.report_progress(
         request.named,
         progress=body.progress,
         worker_id=body.worker_id,
         message=body.message,
         data=body.data,
+        lease_token=body.lease_token,
     )
-    return Reply(views.progress(progress, body.warnings(), report=True))
+    return Reply(views.progress(progress, warnings, report=True))
 
 
 @jobs.endpoint("GET /{id}/history", _READS, JobHistoryAnswer, errors=(404,), query=_HISTORY)

@@ -458,7 +458,8 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
     described["responses"] = dict(sorted(responses.items()))
     if closed:
         scope = operation.permission.scope
-        described["security"] = [{"key": [] if scope is None else [scope.value]}]
+        scopes = () if scope is None else (scope, *operation.permission.others)
+        described["security"] = [{"key": [each.value]} for each in scopes] or [{"key": []}]
     return described
 
 

@@ -721,15 +721,9 @@ class _Report(RequestModel):
     message: Annotated[str, Field(max_length=MAX_PROGRESS_MESSAGE)] | None = None
     data: dict[str, Any] | None = None
     checkpoint: dict[str, Any] | None = Field(
-        None,
-        description="not stored: the response has a warning, and the rest of the report is used",
+        None, description="saved as the checkpoint of the job, if the report isn't ignored"
     )
-
-    def warnings(self) -> list[str]:
-        """Return warnings about the parts of the report that are not stored."""
-        if self.checkpoint is None:
-            return []
-        return ["'checkpoint' is not stored, because this server does not support checkpoints."]
+    lease_token: LeaseToken | None = None
 
 
 class ProgressRequest(_Report):

@@ -108,7 +108,7 @@ class JobFinisher:
         there = winner(done)
         if there is None:
             raise NotFound("job", job_id)
-        _check_token(there, lease_token)
+        check_token(there, lease_token)
         if self._resumed(there, worker_id, attempt, lease_token):
             return self.ack(
                 job_id,
@@ -167,7 +167,7 @@ class JobFinisher:
             job = self._jobs.read_record(job_id)
             if job is None:
                 raise NotFound("job", job_id)
-            _check_token(job, lease_token)
+            check_token(job, lease_token)
             if self._resumed(job, worker_id, attempt, lease_token):
                 raise LostRace([])
             owned = job.lease is not None and _owns_lease(job, worker_id, attempt, lease_token)
@@ -222,24 +222,45 @@ class JobFinisher:
             states.check(job.state, trigger, job.id)
         except Conflict as conflict:
             return conflict
-        if worker_id is not None and job.worker_id not in (None, worker_id):
-            reason, field = "another worker has its lease", "worker_id"
-        elif attempt not in (None, job.attempt):
-            reason, field = f"its current attempt is {job.attempt}", "attempt"
-        elif lease_token is not None:
-            reason, field = "its lease has a different token", "lease_token"
-        else:
-            reason, field = "it was changed by a concurrent request", "job_id"
-        return Conflict(
-            f"Can't {trigger.replace('_', ' ')} the job, because {reason}.",
-            current_state=job.state,
-            expected_states=[State.ACTIVE],
-            details={"job_id": job.id, "field": field, "reason": reason},
+        return not_held(
+            job, f"{trigger.replace('_', ' ')} the job", worker_id, attempt, lease_token
         )
 
 
-def _check_token(job: Job, lease_token: str | None) -> None:
-    """Reject an ack or nack without the lease token that the job's queue requires."""
+def not_held(
+    job: Job,
+    what: str,
+    worker_id: str | None,
+    attempt: int | None = None,
+    lease_token: str | None = None,
+) -> Conflict:
+    """Return the error for a worker that doesn't have the lease of an active job.
+
+    Args:
+        job: The job.
+        what: What the worker can't do, for the message.
+        worker_id: ID of the worker, or None.
+        attempt: Attempt in the request, or None.
+        lease_token: Lease token in the request, or None.
+    """
+    if worker_id is not None and job.worker_id not in (None, worker_id):
+        reason, field = "another worker has its lease", "worker_id"
+    elif attempt not in (None, job.attempt):
+        reason, field = f"its current attempt is {job.attempt}", "attempt"
+    elif lease_token is not None:
+        reason, field = "its lease has a different token", "lease_token"
+    else:
+        reason, field = "it was changed by a concurrent request", "job_id"
+    return Conflict(
+        f"Can't {what}, because {reason}.",
+        current_state=job.state,
+        expected_states=[State.ACTIVE],
+        details={"job_id": job.id, "field": field, "reason": reason},
+    )
+
+
+def check_token(job: Job, lease_token: str | None) -> None:
+    """Reject a report without the lease token that the job's queue requires."""
     if job.fenced and lease_token is None:
         raise InvalidRequest(
             "lease_token",

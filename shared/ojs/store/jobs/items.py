@@ -60,6 +60,8 @@ def _order(record: Mapping[str, Any]) -> str | None:
 
 # An acknowledgement adds to this attribute without reading the record.
 KEEP_COMPLETED = "keep_c"
+# A saved checkpoint adds to this attribute without reading the record.
+CHECKPOINTS = "cp"
 JOB = Record(
     Job,
     "job",
@@ -112,6 +114,8 @@ JOB = Record(
         "fair": Attribute("share", Share.compact, Share.of),
         "permits": Attribute("permits", RunPermits.compact, RunPermits.of),
         "wf": Attribute("workflow", WorkflowStep.compact, WorkflowStep.of),
+        CHECKPOINTS: "durable.checkpoints",
+        "cpx": "durable.cleared",
         # The permit of a queue's semaphore can be stored as a token.
         "slot": flag("queue_permit"),
         "dead": flag("dead_letter"),
@@ -133,7 +137,7 @@ JOB = Record(
         "order": _order,
         "content": lambda it: jsontext.stored(it["body"]) if "body" in it else None,
         "result": lambda it: jsontext.stored(it["result"]) if "result" in it else MISSING,
-        **dict.fromkeys(("chosen_id", "errors", "progress", "previous_state")),
+        **dict.fromkeys(("chosen_id", "errors", "progress", "previous_state", "checkpoint")),
     },
 )
 

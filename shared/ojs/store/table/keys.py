@@ -19,6 +19,7 @@ PAYLOAD = "payload|"
 RESULT = "result|"
 ERROR = "err|"
 PROGRESS = "progress"
+CHECKPOINT = "checkpoint"
 SPARE = "spare|"
 # Sort key of a definition that is too large for the main item of a cron job. The definition of a
 # workflow has the same sort key.

@@ -315,19 +315,26 @@ class Table:
             wanted = list(left) + rest
         return found
 
-    def put(self, put: Put, *, own: OwnMark | None = None) -> None:
-        """Write a whole item. `own` is as for `update`. Raises LostRace with the existing item."""
+    def put(self, put: Put, *, own: OwnMark | None = None, tell_old: bool = False) -> Item | None:
+        """Write a whole item. `own` is as for `update`. Raises LostRace with the existing item.
+
+        With `tell_old`, returns the replaced item. After a lost response, it is unknown.
+        """
         try:
-            self._call(
+            answer = self._call(
                 "PutItem",
                 self.client.put_item,
                 TableName=self.name,
                 ReturnValuesOnConditionCheckFailure="ALL_OLD",
+                **({"ReturnValues": "ALL_OLD"} if tell_old else {}),
                 **put.arguments(),
             )
         except LostRace as lost:
             if _own_item(lost, own) is None:
                 raise
+            return None
+        old = answer.get("Attributes")
+        return unpack(old) if old else None
 
     def update(
         self, update: Update, *, tell_loser: bool = True, own: OwnMark | None = None
