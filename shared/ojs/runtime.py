@@ -82,6 +82,9 @@ if TYPE_CHECKING:
     from ojs.services.jobs.moving import JobMover
     from ojs.services.jobs.new_queues import NewQueues
     from ojs.services.jobs.placement import FairQueuePlacement
+    from ojs.services.jobs.signals import Signals
+    from ojs.services.jobs.steps import Steps
+    from ojs.services.jobs.suspensions import Suspensions
     from ojs.services.jobs.time_transitions import TimeTransitions
     from ojs.services.jobs.transitions import JobChanges
     from ojs.services.listing.dead_letters import DeadLetterSearch
@@ -149,6 +152,7 @@ if TYPE_CHECKING:
     from ojs.store.jobs.fair_queue import BackfillCursors
     from ojs.store.jobs.idempotency_keys import IdempotencyKeys
     from ojs.store.jobs.payload_change import PayloadChange
+    from ojs.store.jobs.steps import StepStore
     from ojs.store.realtime.connections import ConnectionStore
     from ojs.store.realtime.directory import RealtimeDirectory
     from ojs.store.realtime.listeners import ListenerStore
@@ -274,6 +278,7 @@ class Stores:
     idempotency_keys: IdempotencyKeys = provided("ojs.store.jobs.idempotency_keys:IdempotencyKeys")
     bulk_pushes: BulkPushStore = provided("ojs.store.jobs.bulk_pushes:BulkPushStore")
     payload_change: PayloadChange = provided("ojs.store.jobs.payload_change:PayloadChange")
+    steps: StepStore = provided("ojs.store.jobs.steps:StepStore")
     checkpoints: CheckpointStore = provided("ojs.store.jobs.checkpoints:CheckpointStore")
     backfill_cursors: BackfillCursors = provided("ojs.store.jobs.fair_queue:BackfillCursors")
     actions: ActionStore = provided("ojs.store.deployment.actions:ActionStore")
@@ -389,13 +394,19 @@ class Runtime:
     membership: Membership = provided("ojs.services.pools.membership:Membership")
     planner: DispatchPlanner = provided("ojs.services.pools.dispatch:DispatchPlanner")
     fetch: JobFetcher = provided("ojs.services.jobs.fetch:JobFetcher")
-    finish: JobFinisher = provided("ojs.services.jobs.finish:JobFinisher")
+    finish: JobFinisher = provided(
+        "ojs.services.jobs.finish:JobFinisher",
+        suspensions=lambda run: lambda: run.suspensions,
+    )
     batch_finish: BatchFinish = provided("ojs.services.jobs.batch_finish:BatchFinish")
     jobs: JobManagement = provided(
         "ojs.services.jobs.manage:JobManagement", cancelled=lambda run: run.note_cancelled
     )
     leased: LeasedWrite = provided("ojs.services.jobs.leased_write:LeasedWrite")
     checkpoints: Checkpoints = provided("ojs.services.jobs.checkpoints:Checkpoints")
+    steps: Steps = provided("ojs.services.jobs.steps:Steps")
+    suspensions: Suspensions = provided("ojs.services.jobs.suspensions:Suspensions")
+    signals: Signals = provided("ojs.services.jobs.signals:Signals")
     durable_ends: DurableEnds = provided("ojs.services.jobs.durable_ends:DurableEnds")
     moves: JobMover = provided("ojs.services.jobs.moving:JobMover")
     acts: JobActs = provided("ojs.services.bulk.acts:JobActs")

@@ -264,6 +264,23 @@ class Generated:
 
     @Method
     @staticmethod
+    def delete_step(job_id: str, step: str) -> Call[Answer]:
+        """Delete the stored outcome of a step, so that it runs again.
+
+        Args:
+            job_id: ID of the job.
+            step: Name of the step.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("DELETE", place("jobs/{}/steps/{}", job_id, step), json_object)
+
+    @Method
+    @staticmethod
     def get_caller() -> Call[Answer]:
         """Read the identity and scopes of the caller.
 
@@ -751,6 +768,23 @@ class Generated:
 
     @Method
     @staticmethod
+    def list_steps(job_id: str, **query: Any) -> Call[Answer]:
+        """Read the stored outcomes of a job's steps and waits.
+
+        Args:
+            job_id: ID of the job.
+            **query: Query parameters: `cursor`, `results`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("jobs/{}/steps", job_id), json_object, query=query)
+
+    @Method
+    @staticmethod
     def list_unique_jobs(**query: Any) -> Call[Answer]:
         """List unique keys, and the jobs that hold them.
 
@@ -1089,6 +1123,23 @@ class Generated:
 
     @Method
     @staticmethod
+    def save_steps(job_id: str, **body: Any) -> Call[Answer]:
+        """Store outcomes of steps of an active job, once by name.
+
+        Args:
+            job_id: ID of the job.
+            **body: Fields of the request: `lease_token`, `version`, `steps`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("POST", place("jobs/{}/steps", job_id), json_object, body, repeatable=False)
+
+    @Method
+    @staticmethod
     def scheduling_stats(**query: Any) -> Call[Answer]:
         """Read the share of each queue in the last minute.
 
@@ -1102,6 +1153,26 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", "admin/scheduling/stats", json_object, query=query)
+
+    @Method
+    @staticmethod
+    def send_signal(job_id: str, signal: str, **body: Any) -> Call[Answer]:
+        """Send a signal that a job waits for, or will wait for.
+
+        Args:
+            job_id: ID of the job.
+            signal: Name of the signal.
+            **body: Fields of the request: `data`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call(
+            "POST", place("jobs/{}/signals/{}", job_id, signal), json_object, body, repeatable=False
+        )
 
     @Method
     @staticmethod

@@ -1,24 +1,30 @@
-"""Durable code: checkpoints of jobs."""
+"""Durable code: checkpoints, steps, and signals of jobs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ojs import runtime
-from ojs.domain import times
+from ojs.domain import jsontext, times
 from ojs.domain.access import Scope
-from ojs.domain.errors import NotFound
-from ojs.domain.requests import Field
-from ojs.http.answer import AsIs, absent
+from ojs.domain.errors import InvalidRequest, NotFound, PayloadTooLarge
+from ojs.domain.job import idempotency
+from ojs.domain.job.durable import MAX_RESULT_BYTES, STEP_NAME, Outcome
+from ojs.domain.job.idempotency import IdempotencyKey
+from ojs.domain.requests import After, Field
+from ojs.http.answer import AsIs, absent, present
 from ojs.http.answers import Count, Id, Moment
+from ojs.http.binding import paging
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Permission, QueueScope, Reply, Resource
+from ojs.http.endpoint import Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import LeaseToken, RequestModel, WorkerId
+from ojs.http.parameters import SEALED
 
 if TYPE_CHECKING:
     from ojs.domain.job.durable import Checkpoint
 
 _JOB = QueueScope.JOB
+MAX_SAVES = 25
 _WORKS = Permission(Scope.WORK, _JOB)
 _READS = Permission(Scope.WORK, _JOB, (Scope.JOBS_READ,))
 _DELETES = Permission(Scope.WORK, _JOB, (Scope.ADMIN_WRITE,))
@@ -90,6 +96,159 @@ class ResumeAnswer(AsIs):
 
     has_checkpoint: bool
     checkpoint: SdkCheckpoint = absent()
+
+
+def _name(value: str) -> str:
+    if not STEP_NAME.fullmatch(value):
+        raise ValueError(
+            "must be 1 to 64 letters, digits, or _.:- and optionally a slash and a key of 1 to 100 "
+            "characters without |"
+        )
+    return value
+
+
+def _moment(value: str) -> str:
+    if value.startswith("+"):
+        raise ValueError("must be an RFC 3339 timestamp with a time zone")
+    times.timestamp_ms(value, now_ms=0)
+    return value
+
+
+class StepOutcome(RequestModel):
+    """The outcome of a step: its result, or its error."""
+
+    unknown = "refused"
+
+    name: Annotated[str, After(_name), Field(json_schema_extra={"pattern": STEP_NAME.pattern})]
+    save: Annotated[str, Field(min_length=1, max_length=64)] = Field(
+        description="identifies this save, so that a repeated request returns the same"
+    )
+    kind: Literal["step", "signal", "job"] | None = Field(
+        None, description="default step; signal: the wait for it is over"
+    )
+    result: Any = Field(None, description="any JSON value of at most 256 KiB")
+    error: dict[str, Any] | None = Field(None, description="instead of a result")
+    started_at: Annotated[str, After(_moment)] | None = None
+    duration_ms: Annotated[int, Field(ge=0, le=times.MAX_MS)] | None = None
+
+    def outcome(self, at: str) -> Outcome:
+        """Return the outcome. Raises InvalidRequest, PayloadTooLarge."""
+        if self.error is not None and "result" in self.model_fields_set:
+            raise InvalidRequest(f"{at}.result", "can't be combined with error. Send one of them")
+        value = self.result if self.error is None else self.error
+        if (size := jsontext.size_of(value)) > MAX_RESULT_BYTES:
+            what = "result" if self.error is None else "error"
+            raise PayloadTooLarge(f"{at}.{what}", size=size, limit=MAX_RESULT_BYTES)
+        began = self.started_at
+        return Outcome(
+            self.name,
+            self.kind or "step",
+            self.error is None,
+            value,
+            self.save,
+            started_ms=None if began is None else times.timestamp_ms(began, now_ms=0),
+            duration_ms=self.duration_ms,
+        )
+
+
+class SaveStepsRequest(RequestModel):
+    """Outcomes of steps of an active job."""
+
+    lease_token: LeaseToken | None = Field(
+        None, description="required: 422 lease_token_required without it"
+    )
+    version: Annotated[int, Field(ge=0, le=2**31)] | None = Field(
+        None, description="version of the code; the first one that is sent for a job counts"
+    )
+    steps: Annotated[list[StepOutcome], Field(min_length=1, max_length=MAX_SAVES)]
+
+    def outcomes(self) -> list[Outcome]:
+        """Return the outcomes. Raises InvalidRequest, PayloadTooLarge."""
+        found = [step.outcome(f"steps[{at}]") for at, step in enumerate(self.steps)]
+        for at, one in enumerate(found):
+            if any((one.kind, one.name) == (each.kind, each.name) for each in found[:at]):
+                rule = "is a duplicate. Send each name once"
+                raise InvalidRequest(f"steps[{at}].name", rule, value=one.name)
+        return found
+
+
+class SignalRequest(RequestModel):
+    """A signal to a job."""
+
+    data: Any = Field(None, description="any JSON value of at most 64 KiB")
+
+
+class SavedStep(AsIs):
+    """Whether an outcome is stored. Otherwise another one was first, which counts."""
+
+    name: str
+    stored: bool
+    result: Any = absent()
+    error: dict[str, Any] = absent()
+
+
+class StepsSavedAnswer(AsIs):
+    """The outcomes that count, and the renewed lease."""
+
+    steps: list[SavedStep]
+    lease_expires_at: Moment
+
+
+class StoredStep(AsIs):
+    """A stored outcome."""
+
+    name: str
+    kind: Literal["step", "signal", "job"]
+    status: Literal["completed", "failed"]
+    result: Any = absent()
+    error: dict[str, Any] = absent()
+    attempt: Count
+    started_at: Moment = absent()
+    duration_ms: Count = absent()
+    stored_at: Moment
+
+
+class StoredWait(AsIs):
+    """When a sleep or a wait for a signal ends, and whether that is over."""
+
+    name: str
+    kind: str
+    until: Moment
+    over: bool
+
+
+class CursorPage(AsIs):
+    """Where the next page starts."""
+
+    has_more: bool
+    next_cursor: str = absent()
+
+
+class StepsAnswer(AsIs):
+    """A page of the stored outcomes of a job."""
+
+    steps: list[StoredStep]
+    waits: list[StoredWait]
+    version: Count = absent()
+    epoch: Count
+    pagination: CursorPage
+
+
+class StepDeletedAnswer(AsIs):
+    """The step runs again in the next attempt."""
+
+    deleted: Literal[True]
+    job_id: Id
+    name: str
+
+
+class SignalAnswer(AsIs):
+    """A stored signal."""
+
+    job_id: Id
+    name: str
+    sent_at: Moment
+    woken: bool = present("whether the signal made the job available")
 
 
 def _saved(job_id: str, stored: Checkpoint) -> dict[str, Any]:
@@ -183,3 +342,148 @@ def resume_from_checkpoint(request: Request) -> Reply:
         return Reply({"has_checkpoint": False})
     told = {"state": stored.state, "sequence": stored.sequence, **stored.more}
     return Reply({"has_checkpoint": True, "checkpoint": told})
+
+
+# --- steps and signals ----------------------------------------------------------------------------
+
+# fmt: off
+_PAGE = (
+    Parameter("cursor", SEALED, "`pagination.next_cursor` of the page before"),
+    Parameter("results", {"type": "boolean", "default": True}, "false: without results and errors"),
+)
+_KEY = (
+    Parameter(idempotency.HEADER,
+        {"type": "string", "minLength": 1, "maxLength": idempotency.MAX_KEY_CHARACTERS,
+         "pattern": r"[\x20-\x7e]*"},
+        "a repeated request with the same key returns the same signal"),
+)
+# fmt: on
+
+
+def _value(outcome: Outcome) -> dict[str, Any]:
+    return {"result" if outcome.ok else "error": outcome.value}
+
+
+@jobs.endpoint(
+    "POST /{id}/steps",
+    _WORKS,
+    StepsSavedAnswer,
+    errors=(404, 409, 413),
+    request=SaveStepsRequest,
+    example={
+        "lease_token": "n1Zk0Yd2",
+        "version": 2,
+        "steps": [{"name": "charge", "save": "5f0c", "result": {"charge_id": "ch_1"}}],
+    },
+)
+def save_steps(request: Request) -> Reply:
+    """Store outcomes of steps of an active job, once by name."""
+    body = request.parsed(SaveStepsRequest)
+    outcomes = body.outcomes()
+    saved = runtime.current().steps.save(
+        request.named, outcomes, lease_token=body.lease_token, version=body.version
+    )
+    told = []
+    for outcome, first in zip(outcomes, saved.first, strict=True):
+        other = None if first is None or first.save == outcome.save else first
+        value = {} if other is None else _value(other)
+        told.append({"name": outcome.name, "stored": other is None, **value})
+    lease = saved.job.lease
+    until_ms = 0 if lease is None else lease.until_ms
+    return Reply({"steps": told, "lease_expires_at": times.format_ms(until_ms)})
+
+
+@jobs.endpoint("GET /{id}/steps", _READS, StepsAnswer, errors=(404,), query=_PAGE)
+def list_steps(request: Request) -> Reply:
+    """Read the stored outcomes of a job's steps and waits."""
+    wanted = request.query.get("results", "true").lower()
+    if wanted not in ("true", "false"):
+        raise InvalidRequest("results", "must be true or false", value=wanted)
+    cursor = request.query.get("cursor")
+    current = runtime.current()
+    job, page = current.steps.page(
+        request.named,
+        results=wanted == "true",
+        after=paging.opened(cursor) if cursor else None,
+    )
+    now_ms = current.clock.now_ms()
+    more = {} if page.last is None else {"next_cursor": paging.sealed(page.last)}
+    durable = job.durable
+    version = {} if durable.version is None else {"version": durable.version}
+    return Reply(
+        {
+            "steps": [_stored(one, results=wanted == "true") for one in page.outcomes],
+            "waits": [
+                {
+                    "name": wait.name,
+                    "kind": wait.kind,
+                    "until": times.format_ms(wait.until_ms),
+                    "over": wait.until_ms <= now_ms,
+                }
+                for wait in page.waits
+            ],
+            **version,
+            "epoch": durable.epoch,
+            "pagination": {"has_more": page.last is not None, **more},
+        }
+    )
+
+
+def _stored(outcome: Outcome, *, results: bool) -> dict[str, Any]:
+    began, length = outcome.started_ms, outcome.duration_ms
+    return {
+        "name": outcome.name,
+        "kind": outcome.kind,
+        "status": "completed" if outcome.ok else "failed",
+        **(_value(outcome) if results else {}),
+        "attempt": outcome.attempt,
+        **({} if began is None else {"started_at": times.format_ms(began)}),
+        **({} if length is None else {"duration_ms": length}),
+        "stored_at": times.format_ms(outcome.stored_ms),
+    }
+
+
+@jobs.endpoint(
+    "DELETE /{id}/steps/{step}",
+    Permission(Scope.ADMIN_WRITE, _JOB),
+    StepDeletedAnswer,
+    errors=(404, 409),
+)
+def delete_step(request: Request) -> Reply:
+    """Delete the stored outcome of a step, so that it runs again."""
+    runtime.current().steps.forget(request.named, request.beside)
+    return Reply({"deleted": True, "job_id": request.named, "name": request.beside})
+
+
+@jobs.endpoint(
+    "POST /{id}/signals/{signal}",
+    Permission(Scope.JOBS_WRITE, _JOB),
+    {202: Success(SignalAnswer, "The signal is stored.")},
+    errors=(404, 409, 413),
+    request=SignalRequest,
+    body_required=False,
+    example={"data": {"approved_by": "alice@example.com"}},
+    headers=_KEY,
+)
+def send_signal(request: Request) -> Reply:
+    """Send a signal that a job waits for, or will wait for."""
+    body = request.parsed(SignalRequest)
+    key = request.headers.get(idempotency.HEADER.lower())
+    if key is not None:
+        key = IdempotencyKey.of(
+            key,
+            caller=request.principal,
+            operation=request.operation.id,
+            body={"data": body.data},
+            field=idempotency.HEADER,
+        ).name
+    sent = runtime.current().signals.send(request.named, request.beside, body.data, key=key)
+    return Reply(
+        {
+            "job_id": request.named,
+            "name": request.beside,
+            "sent_at": times.format_ms(sent.outcome.stored_ms),
+            "woken": sent.woken,
+        },
+        202,
+    )

@@ -47,7 +47,7 @@ REST = "*"
 LARGE_FIELDS = (
     "args", "meta", "result", "error", "errors", "options", "retry", "unique", "tags", "schema",
     "metadata", "parent_results", "parent_errors", "parent_results_by_step", "checkpoint",
-    "last_checkpoint",
+    "last_checkpoint", "waiting",
 )  # fmt: skip
 # The fields that a large job keeps. The server writes or checks them, so they have at most a few
 # hundred characters. The list names the kept fields, because clients can add fields of any name.

@@ -12,7 +12,7 @@ from ojs.domain import jsontext, times
 from ojs.domain.fair_queue.tags import Share
 from ojs.domain.job import replay
 from ojs.domain.job.copies import META, CopyTarget, Origin
-from ojs.domain.job.durable import NOT_DURABLE, Checkpoint, Durable
+from ojs.domain.job.durable import NOT_DURABLE, Checkpoint, Durable, Suspension
 from ojs.domain.job.failure import ErrorEntry, Failure
 from ojs.domain.job.permits import QUEUE_PERMIT, RunPermits
 from ojs.domain.job.retention import RETENTION, Retention
@@ -171,6 +171,11 @@ class Job:
         return self.policy.max_attempts
 
     @property
+    def counted_attempts(self) -> int:
+        """Number of attempts since a step was last stored."""
+        return self.attempt - self.durable.forgiven
+
+    @property
     def size(self) -> int:
         """Size of the job's payload in bytes. The payload must be loaded unless it is offloaded."""
         return self.content_bytes or jsontext.size_of(self.content or {})
@@ -294,6 +299,23 @@ def _checkpoint(stored: Checkpoint) -> dict[str, Any]:
     return {"state": stored.state, "sequence": stored.sequence}
 
 
+def _durable(found: Durable) -> dict[str, Any]:
+    version = {} if found.version is None else {"version": found.version}
+    return {
+        "steps": found.saves + found.signals,
+        **version,
+        "epoch": found.epoch,
+        "forgiven_attempts": found.forgiven,
+    }
+
+
+def _waiting(found: Suspension) -> list[dict[str, Any]]:
+    return [
+        {"kind": wait.kind, "name": wait.name, "until": times.format_ms(wait.until_ms)}
+        for wait in found.waits
+    ]
+
+
 def _metadata(job: Job) -> dict[str, Any] | None:
     if not job.dead_letter:
         return None
@@ -321,6 +343,8 @@ SHOWN: Mapping[str, Callable[[Job], Any]] = {
     "completed_at": _time("completed_ms"),
     "cancelled_at": _time("cancelled_ms"),
     "discarded_at": _time("discarded_ms"),
+    "durable": lambda job: _durable(job.durable) if job.durable.used else None,
+    "waiting": lambda job: job.durable.waits and _waiting(job.durable.waits),
     "checkpoint": lambda job: job.checkpoint and _checkpoint(job.checkpoint),
     "last_checkpoint": lambda job: (
         job.checkpoint.state if job.checkpoint and job.checkpoint.repeated else MISSING

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ojs.clock import Clock
 from ojs.domain.errors import Conflict, NotFound
 from ojs.domain.job.job import Job
@@ -28,6 +30,7 @@ class LeasedWrite:
         what: str,
         worker_id: str | None,
         lease_token: str | None,
+        check: Callable[[Job], None] = lambda _: None,
     ) -> Job:
         """Renew the lease of an active job and make the changes `also`, in one write.
 
@@ -39,6 +42,7 @@ class LeasedWrite:
             what: What the caller does, for errors.
             worker_id: ID of the worker. None: not checked.
             lease_token: Lease token of the run. None: not checked, unless the queue requires it.
+            check: Raises the error if a condition of `also` does not hold for an active job.
 
         Returns:
             The job after the write.
@@ -75,6 +79,8 @@ class LeasedWrite:
                     expected_states=[State.ACTIVE],
                     details={"job_id": job_id},
                 )
+            if lease_token is None or (job.lease and job.lease.token == lease_token):
+                check(job)
             raise not_held(job, f"{what} the job", worker_id, None, lease_token)
 
         return retry_on_race(attempt)

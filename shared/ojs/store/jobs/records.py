@@ -47,7 +47,7 @@ from ojs.store.queues.due_notes import DueNotes
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.races import wins
-from ojs.store.table.table import OwnMark, Put, Table, Update
+from ojs.store.table.table import Check, OwnMark, Put, Table, Update
 from ojs.store.table.values import Value, number
 
 _UNSETTLED = 100
@@ -294,6 +294,7 @@ class JobStore(JobReader):
                 # A deadline has no effect after the start, so the job is removed from the index
                 # `expiry`.
                 remove=["batch", "epk", "esk", "stalled", "retry_at"]
+                + ([] if due is None or due.durable.waits is None else [items.WAITS])
                 + [
                     name
                     for name in ("worker", "pool", "permits", "fenced", "wpk", "wsk")
@@ -460,6 +461,7 @@ class JobStore(JobReader):
         failure: Failure | None = None,
         reported: bool = False,
         guard: Literal["op", "lease"] = "op",
+        also: Sequence[Put | Check] = (),
     ) -> Job:
         """Compare-and-swap of a job record.
 
@@ -473,12 +475,13 @@ class JobStore(JobReader):
                 one that the backend observed.
             guard: What must not have changed since `before` was read: the version (`op`) or the
                 lease.
+            also: Further writes and checks, in one transaction with the record.
 
         Returns:
             The stored job.
 
         Raises:
-            LostRace: The job has changed.
+            LostRace: The job has changed, or a condition of `also` failed.
         """
         apart: Put | None = None
         if failure is not None:
@@ -486,7 +489,10 @@ class JobStore(JobReader):
         after, update = self.replacing(before, after, guard=guard)
         if apart is not None:
             self._add(apart)
-        self._table.update(update, own=("op", update.set["op"]))
+        if also:
+            self._transact([after], [update, *also])
+        else:
+            self._table.update(update, own=("op", update.set["op"]))
         return after
 
     def replace_all(
@@ -498,15 +504,20 @@ class JobStore(JobReader):
             LostRace: A record has changed since it was read, or a condition of `also` failed.
         """
         made = [self.replacing(before, after) for before, after in changes]
+        stored = [after for after, _ in made]
+        self._transact(stored, [*(update for _, update in made), *also])
+        return stored
+
+    def _transact(self, stored: Sequence[Job], writes: Sequence[Put | Update | Check]) -> None:
+        """Make the writes of these jobs, which are the first ones, and others. Raises LostRace."""
         try:
-            self._table.transact([*(update for _, update in made), *also])
+            self._table.transact(writes)
         except LostRace as lost:
             # If an earlier attempt succeeded and its response was lost, all stored records have our
             # tokens.
-            records = zip(lost.items, made, strict=False)
-            if not all(found and found.get("op") == after.op for found, (after, _) in records):
+            records = zip(lost.items, stored, strict=False)
+            if not all(found and found.get("op") == after.op for found, after in records):
                 raise
-        return [after for after, _ in made]
 
     def replacing(
         self, before: Job, after: Job, *, guard: Literal["op", "lease"] = "op"

@@ -116,7 +116,7 @@ class JobRemoval:
             for pk, sk in keys_found
             if (pk, sk) in in_table
             or sk in (keys.PROGRESS, keys.CHECKPOINT)
-            or sk.startswith((keys.ERROR, keys.SPARE))
+            or sk.startswith((keys.ERROR, keys.SPARE, keys.STEP, keys.UNTIL))
         ]
         objects = [at for at in payloads if at.in_bucket]
         return rest, objects, any(sk == keys.RECORD for _, sk in keys_found)
