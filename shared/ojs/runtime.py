@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from ojs.services.jobs.batch_finish import BatchFinish
     from ojs.services.jobs.bulk_push import BulkPush
     from ojs.services.jobs.checkpoints import Checkpoints
+    from ojs.services.jobs.children import Children
     from ojs.services.jobs.dead_letter_copies import DeadLetterCopies
     from ojs.services.jobs.durable_ends import DurableEnds
     from ojs.services.jobs.empty_lines import EmptyIndexCache
@@ -407,7 +408,11 @@ class Runtime:
     steps: Steps = provided("ojs.services.jobs.steps:Steps")
     suspensions: Suspensions = provided("ojs.services.jobs.suspensions:Suspensions")
     signals: Signals = provided("ojs.services.jobs.signals:Signals")
-    durable_ends: DurableEnds = provided("ojs.services.jobs.durable_ends:DurableEnds")
+    children: Children = provided("ojs.services.jobs.children:Children")
+    durable_ends: DurableEnds = provided(
+        "ojs.services.jobs.durable_ends:DurableEnds",
+        children=lambda run: lambda: run.children,
+    )
     moves: JobMover = provided("ojs.services.jobs.moving:JobMover")
     acts: JobActs = provided("ojs.services.bulk.acts:JobActs")
     job_slices: JobSlices = provided("ojs.services.bulk.of_jobs:JobSlices")

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs.domain.errors import Conflict, Duplicate, InvalidRequest, NotFound
-from ojs.domain.job.durable import LeaseTokenRequired, Outcome, TooManySteps, WaitingForSignal
+from ojs.domain.job import envelope
+from ojs.domain.job.durable import (
+    LeaseTokenRequired,
+    Outcome,
+    OutcomeKind,
+    TooManySteps,
+    WaitingForSignal,
+)
 from ojs.store.table import keys
+from tests.store.conftest import WORKER
 from tests.store.faults import attempt, faults
 from tests.store.spending import incompressible, spending, warm
 from tests.store.test_checkpoints import Slow
@@ -36,7 +44,9 @@ def token(job: Job) -> str:
 
 
 def done(name: str, value: Any = None, save: str = "s1", **more: Any) -> Outcome:
-    return Outcome(name, more.pop("kind", "step"), more.pop("ok", True), value, save, **more)
+    return Outcome(
+        name, OutcomeKind(more.pop("kind", "step")), more.pop("ok", True), value, save, **more
+    )
 
 
 def save(world: World, job: Job, *outcomes: Outcome, run: Runtime | None = None) -> SavedSteps:
@@ -452,5 +462,118 @@ def test_dying_while_a_signal_is_sent(exact: World, waits: bool) -> None:
         if not waits:
             assert suspend(exact, job, signal()).state == "available"
         assert stored(exact, job) == {"ok": 1}
+        (job,) = exact.fetch()
+        exact.run.finish.ack(job.id)
+
+
+# --- child jobs -----------------------------------------------------------------------------------
+
+
+def child_of(job: Job, name: str = "ship", **more: Any) -> dict[str, Any]:
+    parent = {"job_id": job.id, "name": name, "lease_token": token(job)}
+    return {"type": "child", "args": [], "options": {"queue": "children"}, "parent": parent, **more}
+
+
+def start(world: World, *raw: dict[str, Any], run: Runtime | None = None) -> list[Job]:
+    run = run or world.run
+    adopted = run.children.adopted([envelope.parse(one) for one in raw], batch=True)
+    return [one.job for one in run.enqueue.push_batch(adopted)]
+
+
+def awaiting(world: World, job: Job, *names: str, mode: str = "all") -> Job:
+    waits = [{"kind": "job", "name": name, "for": "PT1H"} for name in names]
+    told = {"mode": mode, "waits": waits}
+    return world.run.finish.nack(job.id, error=None, lease_token=token(job), suspend=told)
+
+
+@pytest.mark.parametrize("first", ["the wait", "the child"])
+def test_a_child_wakes_its_parent_with_its_result(world: World, first: str) -> None:
+    job = active(world)
+    (child,) = start(world, child_of(job))
+    assert start(world, child_of(job, "other"))[0].id != child.id
+    with pytest.raises(Duplicate):
+        start(world, child_of(job))
+    if first == "the wait":
+        assert awaiting(world, job, "ship").state == "scheduled"
+    for running in world.fetch("children", 2):
+        world.run.finish.ack(running.id, result={"shipped": running.id == child.id})
+    if first == "the child":
+        assert awaiting(world, job, "ship").state == "available"
+    (again,) = world.fetch()
+    assert again.id == job.id
+    assert stored(world, job)["ship"] == {"shipped": True}
+
+
+def test_all_children_wake_their_parent(world: World) -> None:
+    job = active(world)
+    names = [f"c/{n}" for n in range(3)]
+    start(world, *(child_of(job, name) for name in names))
+    running = world.fetch("children", 3)
+    world.run.finish.ack(running[0].id)
+    assert awaiting(world, job, *names).state == "scheduled"
+    world.run.jobs.cancel(running[1].id)
+    assert world.state(job) == "scheduled"
+    assert len(world.run.jobs.get(job.id).durable.waits.waits) == 1  # type: ignore[union-attr]
+    error = {"code": "DEAD_LETTER", "message": "broken"}
+    world.run.finish.nack(running[2].id, error=error)
+    assert world.state(job) == "available"
+    _, page = world.run.steps.page(job.id)
+    assert sorted((one.ok, (one.value or {}).get("message")) for one in page.outcomes) == [
+        (False, "The child job is cancelled."), (False, "broken"), (True, None),
+    ]  # fmt: skip
+    # Retried later, it changes nothing.
+    world.run.redrive.retry(running[2].id)
+    (late,) = world.fetch("children")
+    world.run.finish.ack(late.id, result=1)
+    assert len(stored(world, job)) == 3
+
+
+def test_who_may_start_a_child(world: World) -> None:
+    job = active(world)
+    wrong = child_of(job)
+    wrong["parent"]["lease_token"] = "x" * 8
+    with pytest.raises(Conflict):
+        start(world, wrong)
+    with pytest.raises(InvalidRequest):
+        start(world, child_of(job, id=job.id))
+    wrong["parent"]["job_id"] = world.run.ids.uuid7()
+    with pytest.raises(NotFound):
+        start(world, wrong)
+    with pytest.raises(InvalidRequest):
+        world.run.enqueue.push(envelope.parse(child_of(job)))
+    world.run.finish.ack(job.id)
+    with pytest.raises(Conflict):
+        start(world, child_of(job))
+
+
+def test_a_cancelled_or_new_parent_is_left_alone(world: World) -> None:
+    job = active(world)
+    start(world, child_of(job))
+    world.run.finish.nack(job.id, error={"code": "DEAD_LETTER"})
+    world.run.redrive.retry(job.id, clears=["steps"])
+    (child,) = world.fetch("children")
+    world.run.finish.ack(child.id)
+    assert stored(world, job) == {}
+    (job,) = world.fetch()
+    start(world, child_of(job))
+    world.run.jobs.cancel(job.id)
+    (child,) = world.fetch("children")
+    world.run.finish.ack(child.id)
+    assert stored(world, job) == {}
+
+
+def test_dying_at_the_end_of_a_child(exact: World) -> None:
+    """The stream repeats it."""
+    for run, _ in faults(exact):
+        job = active(exact)
+        (child,) = start(exact, child_of(job))
+        awaiting(exact, job, "ship")
+        exact.fetch("children")
+        attempt(partial(run.finish.ack, child.id, result=1))
+        attempt(partial(exact.run.finish.ack, child.id, result=1, worker_id=WORKER))
+        record = exact.run.jobs.get(child.id)
+        for _ in range(2):
+            exact.run.durable_ends.repeat(record)
+        assert stored(exact, job) == {"ship": 1}
         (job,) = exact.fetch()
         exact.run.finish.ack(job.id)

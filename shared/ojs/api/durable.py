@@ -9,7 +9,8 @@ from ojs.domain import jsontext, times
 from ojs.domain.access import Scope
 from ojs.domain.errors import InvalidRequest, NotFound, PayloadTooLarge
 from ojs.domain.job import idempotency
-from ojs.domain.job.durable import MAX_RESULT_BYTES, STEP_NAME, Outcome
+from ojs.domain.job.durable import MAX_RESULT_BYTES, STEP_NAME, Outcome, OutcomeKind
+from ojs.domain.job.envelope import check_step_name
 from ojs.domain.job.idempotency import IdempotencyKey
 from ojs.domain.requests import After, Field
 from ojs.http.answer import AsIs, absent, present
@@ -98,15 +99,6 @@ class ResumeAnswer(AsIs):
     checkpoint: SdkCheckpoint = absent()
 
 
-def _name(value: str) -> str:
-    if not STEP_NAME.fullmatch(value):
-        raise ValueError(
-            "must be 1 to 64 letters, digits, or _.:- and optionally a slash and a key of 1 to 100 "
-            "characters without |"
-        )
-    return value
-
-
 def _moment(value: str) -> str:
     if value.startswith("+"):
         raise ValueError("must be an RFC 3339 timestamp with a time zone")
@@ -119,11 +111,13 @@ class StepOutcome(RequestModel):
 
     unknown = "refused"
 
-    name: Annotated[str, After(_name), Field(json_schema_extra={"pattern": STEP_NAME.pattern})]
+    name: Annotated[
+        str, After(check_step_name), Field(json_schema_extra={"pattern": STEP_NAME.pattern})
+    ]
     save: Annotated[str, Field(min_length=1, max_length=64)] = Field(
         description="identifies this save, so that a repeated request returns the same"
     )
-    kind: Literal["step", "signal", "job"] | None = Field(
+    kind: OutcomeKind | None = Field(
         None, description="default step; signal: the wait for it is over"
     )
     result: Any = Field(None, description="any JSON value of at most 256 KiB")
@@ -142,7 +136,7 @@ class StepOutcome(RequestModel):
         began = self.started_at
         return Outcome(
             self.name,
-            self.kind or "step",
+            self.kind or OutcomeKind.STEP,
             self.error is None,
             value,
             self.save,
@@ -198,7 +192,7 @@ class StoredStep(AsIs):
     """A stored outcome."""
 
     name: str
-    kind: Literal["step", "signal", "job"]
+    kind: OutcomeKind
     status: Literal["completed", "failed"]
     result: Any = absent()
     error: dict[str, Any] = absent()

@@ -73,6 +73,13 @@ class JobDurable(AsIs):
     forgiven_attempts: Count = present("attempts before the last stored step")
 
 
+class JobParent(AsIs):
+    """The job that started a child job, and the name under which it waits for it."""
+
+    job_id: Id
+    name: str
+
+
 class JobWait(AsIs):
     """What a suspended job waits for."""
 
@@ -141,6 +148,7 @@ class Job(AsIs, kept=True):
     dead_letter: bool = absent()
     dead_letter_job_id: Id = absent("a dead letter's copy, in its queue's `dead_letter_queue`")
     durable: JobDurable = absent("if its code stores outcomes of steps")
+    parent: JobParent = absent("the job that waits for this one")
     waiting: list[JobWait] = absent("what a suspended job waits for")
     checkpoint: JobCheckpoint = absent("of a fetched or pushed job")
     last_checkpoint: Any = absent("its state, up to 256 KiB")

@@ -29,6 +29,7 @@ from ojs.domain.filters.jobs import FIELDS as JOB_FIELDS
 from ojs.domain.filters.jobs import EraseFilter, JobFilterRequest
 from ojs.domain.job import envelope
 from ojs.domain.job import failure as failures
+from ojs.domain.job.durable import Kept
 from ojs.domain.job.envelope import (
     MAX_BATCH,
     MAX_NAME_BYTES,
@@ -762,7 +763,6 @@ class DirectiveRequest(RequestModel):
     directive: Directive
 
 
-Kept = Literal["keep", "clear"]
 _STEPS = Field(None, description="clear: the code of the job runs from the beginning")
 _CHECKPOINT = Field(None, description="clear: the job has no checkpoint")
 
@@ -776,7 +776,7 @@ class RetryDeadLetterRequest(Configuration):
 
     def cleared(self) -> list[str]:
         """Return what the job continues without."""
-        return [name for name in ("steps", "checkpoint") if getattr(self, name) == "clear"]
+        return [name for name in ("steps", "checkpoint") if getattr(self, name) is Kept.CLEAR]
 
     @classmethod
     def refuse(cls, raw: Mapping[str, Any]) -> None:

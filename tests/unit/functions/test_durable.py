@@ -314,6 +314,7 @@ def test_signals_by_http(api: Api) -> None:
     for name in ("a|b", "..", "x" * 65, "a/b"):
         assert api.post(f"{path}/{name}", {}).status in (400, 404)
     assert api.post(f"{path}/big", {"data": "x" * 65_535}).status == 413
+    assert api.post(f"{path}/big", {"data": "x" * 65_534}).status == 202
     assert api.post(f"{BASE}/jobs/{ID}/signals/ok", {}).status == 404
     api("DELETE", f"{BASE}/jobs/{job_id}")
     assert api.post(f"{path}/late", {}).status == 409
@@ -331,3 +332,64 @@ def test_a_limited_key_reaches_no_other_queue(keyed: Keyed, path: str) -> None:
 
 def _all(keyed: Keyed) -> dict[str, Any]:
     return keyed.told(f"Bearer {keyed.make('all', *Scope)}")
+
+
+def test_the_history_has_steps_and_the_checkpoint(api: Api) -> None:
+    job_id, token = running(api)
+    path = f"{BASE}/jobs/{job_id}"
+    before = api.get(f"{path}/history").json["total"]
+    body = {"lease_token": token, "steps": [{"name": "a", "save": "s", "result": "secret"}]}
+    api.post(f"{path}/steps", body)
+    api.post(f"{path}/checkpoint", {"state": {"row": 1}})
+    history = api.get(f"{path}/history").json
+    assert history["total"] == before + 2
+    told = {each["event_type"]: each["data"] for each in history["events"]}
+    assert told["job.step_completed"] == {
+        "name": "a", "kind": "step", "status": "completed", "attempt": 1,
+    }  # fmt: skip
+    assert told["job.checkpoint_saved"] == {"sequence": 1, "size_bytes": 19}
+    assert "secret" not in str(history)
+
+
+def test_children_by_http(api: Api) -> None:
+    job_id, token = running(api)
+    parent = {"job_id": job_id, "name": "ship", "lease_token": token}
+    raw = {"type": "child", "args": [], "options": {"queue": "children"}, "parent": parent}
+    made = api.post(f"{BASE}/jobs", raw)
+    assert made.status == 201, made.text
+    assert made.json["parent"] == {"job_id": job_id, "name": "ship"}
+    again = api.post(f"{BASE}/jobs", raw)
+    assert (again.status, again.error["code"]) == (409, "duplicate")
+    many = [{**raw, "parent": {**parent, "name": f"c/{n}"}} for n in range(2)]
+    assert api.post(f"{BASE}/jobs/batch", {"jobs": many}).status == 201
+    for bad, status in (
+        ({"parent": {**parent, "name": "a|b"}}, 400), ({"parent": {"job_id": job_id}}, 400),
+        ({"parent": "x"}, 400), ({"parent": {**parent, "lease_token": "x"}}, 409),
+        ({"parent": {**parent, "job_id": ID}}, 404), ({"id": job_id}, 400),
+    ):  # fmt: skip
+        assert api.post(f"{BASE}/jobs", {**raw, **bad}).status == status, bad
+        assert api.post(f"{BASE}/jobs/batch", {"jobs": [{**raw, **bad}]}).status == status
+    reply = api.post(f"{BASE}/jobs/bulk", {"jobs": [raw]})
+    assert reply.json["items"][0]["error"]["details"]["field"] == "parent"
+    for job in api.fetch("children", count=3):
+        api.post(f"{BASE}/workers/ack", {"job_id": job["id"], "result": job["parent"]["name"]})
+    found = {each["name"]: each for each in api.get(f"{BASE}/jobs/{job_id}/steps").json["steps"]}
+    assert {name: (each["kind"], each["result"]) for name, each in found.items()} == {
+        name: ("job", name) for name in ("ship", "c/0", "c/1")
+    }
+
+
+@pytest.mark.parametrize("field", ["steps", "checkpoint"])
+def test_a_dead_letter_starts_over(api: Api, field: str) -> None:
+    job_id, token = running(api)
+    api.post(f"{BASE}/jobs/{job_id}/checkpoint", {"state": 1})
+    api.post(f"{BASE}/jobs/{job_id}/steps", {"lease_token": token, "steps": [STEP]})
+    api.post(f"{BASE}/workers/nack", {"job_id": job_id, "error": {"code": "DEAD_LETTER"}})
+    path = f"{BASE}/dead-letter/{job_id}/retry"
+    for bad in ("keeps", 1, True):
+        assert api.post(path, {field: bad}).status == 400
+    assert api.post(path, {field: "clear"}).status == 200
+    (job,) = api.fetch("default")
+    steps = api.get(f"{BASE}/jobs/{job_id}/steps").json
+    assert (len(steps["steps"]), steps["epoch"]) == ((0, 1) if field == "steps" else (1, 0))
+    assert ("checkpoint" in job) == (field == "steps")

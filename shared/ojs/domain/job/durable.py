@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any
 
 from ojs.domain.errors import Conflict, OjsError
@@ -14,12 +15,35 @@ MAX_REPEATED_BYTES = 262_144
 # The name of a step, and a key after a slash that distinguishes the steps of a loop.
 NAME = re.compile(r"(?!\.\.?(?:/|$))[A-Za-z0-9_.:-]{1,64}")
 STEP_NAME = re.compile(rf"{NAME.pattern}(/[^|\x00-\x1f]{{1,100}})?")
+NAME_RULE = (
+    "must be 1 to 64 letters, digits, or _.:- and, for steps, optionally a slash and a key of 1 to "
+    "100 characters without |"
+)
 MAX_RESULT_BYTES = 262_144
 MAX_STEPS, MAX_STEP_BYTES = 1_000, 8 * 1_048_576
 MAX_SIGNALS = 100
-# The kinds of outcomes, by their letters in sort keys.
-KINDS: Mapping[str, str] = {"s": "step", "g": "signal", "j": "job"}
-LETTERS = {kind: letter for letter, kind in KINDS.items()}
+
+
+class OutcomeKind(StrEnum):
+    """What an outcome is of: a step, a signal, or a child job."""
+
+    STEP = "step"
+    SIGNAL = "signal"
+    JOB = "job"
+
+
+class Kept(StrEnum):
+    """Whether a retried dead letter keeps what its code has stored."""
+
+    KEEP = "keep"
+    CLEAR = "clear"
+
+
+# By their letters in sort keys.
+KINDS: Mapping[str, OutcomeKind] = {
+    "s": OutcomeKind.STEP, "g": OutcomeKind.SIGNAL, "j": OutcomeKind.JOB,
+}  # fmt: skip
+LETTERS: Mapping[str, str] = {kind: letter for letter, kind in KINDS.items()}
 
 
 class TooManySteps(OjsError):
@@ -129,6 +153,25 @@ class Suspension:
 
 
 @record(frozen=True)
+class Parent:
+    """The job that waits for a child job, its epoch, and the name of its step."""
+
+    job_id: str
+    epoch: int
+    name: str
+
+    def compact(self) -> str:
+        """Return the stored form. Names don't contain `|`."""
+        return f"{self.job_id}|{self.epoch}|{self.name}"
+
+    @classmethod
+    def of(cls, text: str) -> Parent:
+        """Read the result of `compact`. Raises ValueError."""
+        job_id, epoch, name = text.split("|", 2)
+        return cls(job_id, int(epoch), name)
+
+
+@record(frozen=True)
 class Durable:
     """What the job record stores about durable code.
 
@@ -142,6 +185,7 @@ class Durable:
         epoch: Incremented when a dead letter is retried from the beginning.
         signals: Number of signals that were stored before the job waited for them.
         waits: What a scheduled job waits for.
+        parent: The job, its epoch, and the name under which it started this job.
         stopped: The value of `saves` after the last suspension for time.
     """
 
@@ -155,6 +199,7 @@ class Durable:
     signals: int = 0
     waits: Suspension | None = None
     stopped: int | None = None
+    parent: Parent | None = None
 
     @property
     def resumable(self) -> bool:
@@ -178,7 +223,7 @@ class Outcome:
     """
 
     name: str
-    kind: str
+    kind: OutcomeKind
     ok: bool
     value: Any
     save: str

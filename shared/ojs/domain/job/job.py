@@ -12,7 +12,7 @@ from ojs.domain import jsontext, times
 from ojs.domain.fair_queue.tags import Share
 from ojs.domain.job import replay
 from ojs.domain.job.copies import META, CopyTarget, Origin
-from ojs.domain.job.durable import NOT_DURABLE, Checkpoint, Durable, Suspension
+from ojs.domain.job.durable import NOT_DURABLE, Checkpoint, Durable, Outcome, Suspension
 from ojs.domain.job.failure import ErrorEntry, Failure
 from ojs.domain.job.permits import QUEUE_PERMIT, RunPermits
 from ojs.domain.job.retention import RETENTION, Retention
@@ -164,6 +164,7 @@ class Job:
     progress: Mapping[str, Any] | None = field(default=None, compare=False)
     previous_state: State | None = field(default=None, compare=False)
     checkpoint: Checkpoint | None = field(default=None, compare=False)
+    outcomes: tuple[Outcome, ...] | None = field(default=None, compare=False)
 
     @property
     def max_attempts(self) -> int:
@@ -344,6 +345,11 @@ SHOWN: Mapping[str, Callable[[Job], Any]] = {
     "cancelled_at": _time("cancelled_ms"),
     "discarded_at": _time("discarded_ms"),
     "durable": lambda job: _durable(job.durable) if job.durable.used else None,
+    "parent": lambda job: (
+        {"job_id": job.durable.parent.job_id, "name": job.durable.parent.name}
+        if job.durable.parent
+        else None
+    ),
     "waiting": lambda job: job.durable.waits and _waiting(job.durable.waits),
     "checkpoint": lambda job: job.checkpoint and _checkpoint(job.checkpoint),
     "last_checkpoint": lambda job: (

@@ -436,8 +436,13 @@ def revive(
     durable = job.durable
     if durable.forgiven:
         durable = replace(durable, forgiven=0)
-    if clears_steps and durable.used:
-        durable = Durable(durable.checkpoints, durable.cleared, epoch=durable.epoch + 1)
+    if clears_steps:
+        durable = Durable(
+            durable.checkpoints,
+            durable.cleared,
+            epoch=durable.epoch + 1,
+            parent=durable.parent,
+        )
     if clears_checkpoint and durable.resumable:
         durable = replace(durable, cleared=durable.checkpoints)
     fresh = replace(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ojs.domain import times
 from ojs.domain.errors import InvalidRequest, any_of, naming_field
-from ojs.domain.job.durable import NAME, STEP_NAME, Suspension, Wait
+from ojs.domain.job.durable import NAME, NAME_RULE, STEP_NAME, Suspension, Wait
 
 MAX_WAITS = 50
 MAX_WAIT_MS = 366 * 86_400_000
@@ -72,9 +72,3 @@ def _wait(raw: object, at: str, *, now_ms: int) -> Wait:
     if length_ms > MAX_WAIT_MS:
         raise InvalidRequest(f"{at}.for", "must be at most 366 days", value=length)
     return Wait(kind, name, now_ms + length_ms)
-
-
-NAME_RULE = (
-    "must be 1 to 64 letters, digits, or _.:- and, for steps, optionally a slash and a key of 1 to "
-    "100 characters without |"
-)

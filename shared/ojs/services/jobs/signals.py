@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ojs.clock import Clock
+from ojs.domain import jsontext
 from ojs.domain.errors import Conflict, Duplicate, NotFound, PayloadTooLarge
 from ojs.domain.ids import IdSource
 from ojs.domain.job import lifecycle
@@ -12,6 +13,7 @@ from ojs.domain.job.durable import (
     MAX_SIGNALS,
     MAX_STEPS,
     Outcome,
+    OutcomeKind,
     TooManySteps,
 )
 from ojs.domain.job.job import Job
@@ -76,7 +78,9 @@ class Signals:
             PayloadTooLarge: The data is too large.
             TooManySteps: The job has stored too many signals.
         """
-        outcome = Outcome(name, "signal", ok=True, value=data, save=key or self._ids.token())
+        outcome = Outcome(
+            name, OutcomeKind.SIGNAL, ok=True, value=data, save=key or self._ids.token()
+        )
         if (size := weight([replace(outcome, name="")])) > MAX_SIGNAL_BYTES:
             raise PayloadTooLarge("data", size=size, limit=MAX_SIGNAL_BYTES)
 
@@ -116,7 +120,7 @@ class Signals:
                 raise
             if first.save == outcome.save:
                 return SentSignal(first, woken=False)
-            if not first.ok and first.kind == "signal":
+            if not first.ok and first.kind is OutcomeKind.SIGNAL:
                 raise _over(job, "its wait for the signal is over") from None
             raise Duplicate(
                 f"The {outcome.kind} '{outcome.name}' of the job exists.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ojs.clock import Clock
 from ojs.domain.errors import Conflict, NotFound
@@ -105,6 +106,17 @@ class Steps:
         """Return a job and a page of its outcomes. Raises NotFound."""
         job = self._job(job_id)
         return job, self._steps.page(job, results=results, after=after)
+
+    def told(self, job: Job) -> Job:
+        """Return a job with its checkpoint and its outcomes without results, for its history."""
+        (job,) = self._jobs.with_checkpoints([job])
+        outcomes, after = list[Outcome](), None
+        while job.durable.used:
+            page = self._steps.page(job, results=False, after=after)
+            outcomes += page.outcomes
+            if (after := page.last) is None:
+                break
+        return replace(job, outcomes=tuple(outcomes))
 
     def forget(self, job_id: str, name: str) -> None:
         """Delete the outcome of a name, so that the step runs again.

@@ -14,7 +14,7 @@ from ojs.domain import jsontext
 from ojs.domain.fair_queue.tags import TAG_DIGITS, Share, tagged
 from ojs.domain.job import failure as failures
 from ojs.domain.job.copies import CopyTarget, Origin
-from ojs.domain.job.durable import Suspension
+from ojs.domain.job.durable import Parent, Suspension
 from ojs.domain.job.failure import ErrorEntry, Failure
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, Job, Lease
 from ojs.domain.job.permits import RunPermits
@@ -127,6 +127,7 @@ JOB = Record(
         "sgn": "durable.signals",
         WAITS: Attribute("durable.waits", Suspension.compact, Suspension.of),
         "nap": "durable.stopped",
+        "pa": Attribute("durable.parent", Parent.compact, Parent.of),
         # The permit of a queue's semaphore can be stored as a token.
         "slot": flag("queue_permit"),
         "dead": flag("dead_letter"),
@@ -148,7 +149,9 @@ JOB = Record(
         "order": _order,
         "content": lambda it: jsontext.stored(it["body"]) if "body" in it else None,
         "result": lambda it: jsontext.stored(it["result"]) if "result" in it else MISSING,
-        **dict.fromkeys(("chosen_id", "errors", "progress", "previous_state", "checkpoint")),
+        **dict.fromkeys(
+            ("chosen_id", "errors", "progress", "previous_state", "checkpoint", "outcomes")
+        ),
     },
 )
 

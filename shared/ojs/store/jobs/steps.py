@@ -183,7 +183,7 @@ def _outcome(item: Mapping[str, Any], *, results: bool = True) -> Outcome:
     _, _, letter, name = str(item["sk"]).split("|", 3)
     return Outcome(
         name,
-        KINDS.get(letter, letter),
+        KINDS[letter],
         bool(item["ok"]),
         jsontext.stored(payload_of(dict(item))) if results else None,
         str(item["save"]),
