@@ -78,11 +78,10 @@ class Signals:
             PayloadTooLarge: The data is too large.
             TooManySteps: The job has stored too many signals.
         """
-        outcome = Outcome(
-            name, OutcomeKind.SIGNAL, ok=True, value=data, save=key or self._ids.token()
-        )
-        if (size := weight([replace(outcome, name="")])) > MAX_SIGNAL_BYTES:
+        if (size := jsontext.size_of(data)) > MAX_SIGNAL_BYTES:
             raise PayloadTooLarge("data", size=size, limit=MAX_SIGNAL_BYTES)
+        token = key or self._ids.token()
+        outcome = Outcome(name, OutcomeKind.SIGNAL, ok=True, value=data, save=token)
 
         def attempt() -> SentSignal:
             job = self._transitions.apply(self._jobs.read_record(job_id))
