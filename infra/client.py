@@ -14,7 +14,7 @@ from textwrap import wrap
 
 from infra import ROOT
 from ojs.api.operations import OPERATIONS
-from ojs.http.endpoint import BASE, WORKERS, Operation
+from ojs.http.endpoint import BASE, PARAMETER, WORKERS, Operation
 from ojs.http.models import NoOptions
 from ojs_aws.client import operations as by_hand
 
@@ -83,7 +83,12 @@ def _method(operation: Operation) -> str:
         subject = operation.subject or "resource"
         kind = {"id": "ID", "key": "Key"}.get(parameter, "Name")
         about.append(f"{named}: {kind} of the {subject}.")
-        sent[1] = f'place("{path.replace(f"{{{parameter}}}", "{}")}", {named})'
+        names = [named]
+        for other in PARAMETER.findall(path)[1:]:
+            names.append(other)
+            taken.append(f"{other}: str")
+            about.append(f"{other}: Name of the {other}.")
+        sent[1] = f'place("{PARAMETER.sub("{}", path)}", {", ".join(names)})'
     fields = {} if operation.request is None else operation.request.model_fields
     if operation.request not in (None, NoOptions):
         body = "body"

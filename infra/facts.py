@@ -38,8 +38,9 @@ def facts() -> dict[str, Any]:
         "exposed_headers": negotiation.EXPOSED_HEADERS,
         "always_on_bus": ALWAYS,
         "operations": [
-            [each.method, each.path, each.permission.scope]
+            [each.method, each.path, scope]
             for each in sorted(operations.OPERATIONS, key=lambda each: (each.path, each.method))
+            for scope in (each.permission.scope, *each.permission.others)
         ],
     }
     plain: dict[str, Any] = json.loads(json.dumps(found))

@@ -33,6 +33,7 @@ CLAIMED = (
     "level-4-advanced/unique",
     "EXT-ADM-003",
     "ext-backpressure",
+    "ext-durable-execution",
     "ext-fair-scheduling",
     "ext-graceful-shutdown",
     "ext-observability",

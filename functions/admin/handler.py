@@ -9,6 +9,7 @@ from ojs.api import (
     crons,
     dead_letter,
     deliveries,
+    durable,
     events,
     jobs,
     keys,
@@ -32,7 +33,7 @@ app = Application(
     "admin", Authorizer(runtime.current), ActionLog(runtime.current), after=runtime.flush
 )
 handler = (
-    app.serve(actions, bulk, crons, dead_letter, deliveries, events, jobs, keys, listing)
+    app.serve(actions, bulk, crons, dead_letter, deliveries, durable, events, jobs, keys, listing)
     .serve(maintenance, metrics, pools, queues, rate_limits, realtime, statistics, system)
     .serve(workers, workflows)
 )

@@ -53,6 +53,7 @@ def _projector(current: Runtime) -> Projector:
         metrics=metrics,
         copies=current.copies,
         workflows=lambda: current.workflow_advance,
+        durable=lambda: current.durable_ends,
         deliveries=current.wake,
     )
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ojs.clock import Clock, SystemClock
 from ojs.domain.errors import Unsupported
 from ojs.domain.ids import IdSource
+from ojs.domain.job.durable import NOT_DURABLE
 from ojs.services.for_each import ForEach, in_threads
 from ojs.settings import Outbox, Settings
 from ojs.store.bounds.depth_counter import DepthCounter
@@ -66,18 +67,25 @@ if TYPE_CHECKING:
     from ojs.services.deliveries.wake import DeliveryWake
     from ojs.services.jobs.batch_finish import BatchFinish
     from ojs.services.jobs.bulk_push import BulkPush
+    from ojs.services.jobs.checkpoints import Checkpoints
+    from ojs.services.jobs.children import Children
     from ojs.services.jobs.dead_letter_copies import DeadLetterCopies
+    from ojs.services.jobs.durable_ends import DurableEnds
     from ojs.services.jobs.empty_lines import EmptyIndexCache
     from ojs.services.jobs.enqueue import JobEnqueuer
     from ojs.services.jobs.fetch import JobFetcher
     from ojs.services.jobs.finish import JobFinisher
     from ojs.services.jobs.idempotent_push import IdempotentPush, KeyTurn
+    from ojs.services.jobs.leased_write import LeasedWrite
     from ojs.services.jobs.lost_leases import LostLeases
     from ojs.services.jobs.manage import JobManagement
     from ojs.services.jobs.middleware import MiddlewareChain
     from ojs.services.jobs.moving import JobMover
     from ojs.services.jobs.new_queues import NewQueues
     from ojs.services.jobs.placement import FairQueuePlacement
+    from ojs.services.jobs.signals import Signals
+    from ojs.services.jobs.steps import Steps
+    from ojs.services.jobs.suspensions import Suspensions
     from ojs.services.jobs.time_transitions import TimeTransitions
     from ojs.services.jobs.transitions import JobChanges
     from ojs.services.listing.dead_letters import DeadLetterSearch
@@ -140,9 +148,11 @@ if TYPE_CHECKING:
     from ojs.store.derived.recount import Recount
     from ojs.store.derived.statistics import StatisticsStore
     from ojs.store.jobs.bulk_pushes import BulkPushStore
+    from ojs.store.jobs.checkpoints import CheckpointStore
     from ojs.store.jobs.fair_queue import BackfillCursors
     from ojs.store.jobs.idempotency_keys import IdempotencyKeys
     from ojs.store.jobs.payload_change import PayloadChange
+    from ojs.store.jobs.steps import StepStore
     from ojs.store.realtime.connections import ConnectionStore
     from ojs.store.realtime.directory import RealtimeDirectory
     from ojs.store.realtime.listeners import ListenerStore
@@ -269,6 +279,8 @@ class Stores:
     idempotency_keys: IdempotencyKeys = provided("ojs.store.jobs.idempotency_keys:IdempotencyKeys")
     bulk_pushes: BulkPushStore = provided("ojs.store.jobs.bulk_pushes:BulkPushStore")
     payload_change: PayloadChange = provided("ojs.store.jobs.payload_change:PayloadChange")
+    steps: StepStore = provided("ojs.store.jobs.steps:StepStore")
+    checkpoints: CheckpointStore = provided("ojs.store.jobs.checkpoints:CheckpointStore")
     backfill_cursors: BackfillCursors = provided("ojs.store.jobs.fair_queue:BackfillCursors")
     actions: ActionStore = provided("ojs.store.deployment.actions:ActionStore")
     tickets: TicketStore = provided("ojs.store.realtime.tickets:TicketStore")
@@ -388,10 +400,23 @@ class Runtime:
     membership: Membership = provided("ojs.services.pools.membership:Membership")
     planner: DispatchPlanner = provided("ojs.services.pools.dispatch:DispatchPlanner")
     fetch: JobFetcher = provided("ojs.services.jobs.fetch:JobFetcher")
-    finish: JobFinisher = provided("ojs.services.jobs.finish:JobFinisher")
+    finish: JobFinisher = provided(
+        "ojs.services.jobs.finish:JobFinisher",
+        suspensions=lambda run: lambda: run.suspensions,
+    )
     batch_finish: BatchFinish = provided("ojs.services.jobs.batch_finish:BatchFinish")
     jobs: JobManagement = provided(
         "ojs.services.jobs.manage:JobManagement", cancelled=lambda run: run.note_cancelled
+    )
+    leased: LeasedWrite = provided("ojs.services.jobs.leased_write:LeasedWrite")
+    checkpoints: Checkpoints = provided("ojs.services.jobs.checkpoints:Checkpoints")
+    steps: Steps = provided("ojs.services.jobs.steps:Steps")
+    suspensions: Suspensions = provided("ojs.services.jobs.suspensions:Suspensions")
+    signals: Signals = provided("ojs.services.jobs.signals:Signals")
+    children: Children = provided("ojs.services.jobs.children:Children")
+    durable_ends: DurableEnds = provided(
+        "ojs.services.jobs.durable_ends:DurableEnds",
+        children=lambda run: lambda: run.children,
     )
     moves: JobMover = provided("ojs.services.jobs.moving:JobMover")
     acts: JobActs = provided("ojs.services.bulk.acts:JobActs")
@@ -418,9 +443,11 @@ class Runtime:
         self.reconcile.count_untracked(queue)
 
     def ended(self, job: Job) -> None:
-        """Advance the workflow of a finished job. Imports the service on first use."""
+        """Process what follows from the end of a job. Imports the services on first use."""
         if job.workflow is not None:
             self.workflow_advance.job_ended(job)
+        if job.durable is not NOT_DURABLE and job.state.terminal:
+            self.durable_ends.job_ended(job)
 
     def freed(self, job: Job) -> None:
         """Wake deliveries and workers after a job released permits without an outcome."""

@@ -487,6 +487,7 @@ class World:
             metrics=FakeMetrics(),
             copies=run.copies,
             workflows=lambda: run.workflow_advance,
+            durable=lambda: run.durable_ends,
             deliveries=run.wake,
             sleep=self.sleep,
             chance=lambda: 0.5,

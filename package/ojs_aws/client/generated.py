@@ -168,6 +168,22 @@ class Generated:
 
     @Method
     @staticmethod
+    def delete_checkpoint(job_id: str) -> Call[Answer]:
+        """Delete the checkpoint of a job.
+
+        Args:
+            job_id: ID of the job.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("DELETE", place("jobs/{}/checkpoint", job_id), json_object)
+
+    @Method
+    @staticmethod
     def delete_cron(name: str) -> Call[Answer]:
         """Delete a cron job; its jobs stay.
 
@@ -248,6 +264,23 @@ class Generated:
 
     @Method
     @staticmethod
+    def delete_step(job_id: str, step: str) -> Call[Answer]:
+        """Delete the stored outcome of a step, so that it runs again.
+
+        Args:
+            job_id: ID of the job.
+            step: Name of the step.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("DELETE", place("jobs/{}/steps/{}", job_id, step), json_object)
+
+    @Method
+    @staticmethod
     def get_caller() -> Call[Answer]:
         """Read the identity and scopes of the caller.
 
@@ -258,6 +291,22 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", "me", json_object)
+
+    @Method
+    @staticmethod
+    def get_checkpoint(job_id: str) -> Call[Answer]:
+        """Read the latest checkpoint of a job.
+
+        Args:
+            job_id: ID of the job.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("jobs/{}/checkpoint", job_id), json_object)
 
     @Method
     @staticmethod
@@ -719,6 +768,23 @@ class Generated:
 
     @Method
     @staticmethod
+    def list_steps(job_id: str, **query: Any) -> Call[Answer]:
+        """Read the stored outcomes of a job's steps and waits.
+
+        Args:
+            job_id: ID of the job.
+            **query: Query parameters: `cursor`, `results`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("jobs/{}/steps", job_id), json_object, query=query)
+
+    @Method
+    @staticmethod
     def list_unique_jobs(**query: Any) -> Call[Answer]:
         """List unique keys, and the jobs that hold them.
 
@@ -859,6 +925,23 @@ class Generated:
 
     @Method
     @staticmethod
+    def put_checkpoint(job_id: str, **body: Any) -> Call[Answer]:
+        """Save the state of an active job.
+
+        Args:
+            job_id: ID of the job.
+            **body: Fields of the request: `state`, `worker_id`, `lease_token`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("PUT", place("jobs/{}/checkpoint", job_id), json_object, body)
+
+    @Method
+    @staticmethod
     def put_delivery(name: str, **body: Any) -> Call[Answer]:
         """Create or replace a delivery.
 
@@ -991,6 +1074,22 @@ class Generated:
 
     @Method
     @staticmethod
+    def resume_from_checkpoint(job_id: str) -> Call[Answer]:
+        """Read the checkpoint to resume a job from, as official SDKs do.
+
+        Args:
+            job_id: ID of the job.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("checkpoints/{}/resume", job_id), json_object)
+
+    @Method
+    @staticmethod
     def resume_queue(name: str) -> Call[Answer]:
         """Resume a queue.
 
@@ -1007,6 +1106,40 @@ class Generated:
 
     @Method
     @staticmethod
+    def save_sdk_checkpoint(job_id: str, **body: Any) -> Call[Answer]:
+        """Save the state of an active job, as official SDKs send it.
+
+        Args:
+            job_id: ID of the job.
+            **body: Fields of the request: `state`, `step_index`, `metadata`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("POST", place("checkpoints/{}", job_id), json_object, body, repeatable=False)
+
+    @Method
+    @staticmethod
+    def save_steps(job_id: str, **body: Any) -> Call[Answer]:
+        """Store outcomes of steps of an active job, once by name.
+
+        Args:
+            job_id: ID of the job.
+            **body: Fields of the request: `lease_token`, `version`, `steps`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("POST", place("jobs/{}/steps", job_id), json_object, body, repeatable=False)
+
+    @Method
+    @staticmethod
     def scheduling_stats(**query: Any) -> Call[Answer]:
         """Read the share of each queue in the last minute.
 
@@ -1020,6 +1153,26 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", "admin/scheduling/stats", json_object, query=query)
+
+    @Method
+    @staticmethod
+    def send_signal(job_id: str, signal: str, **body: Any) -> Call[Answer]:
+        """Send a signal that a job waits for, or will wait for.
+
+        Args:
+            job_id: ID of the job.
+            signal: Name of the signal.
+            **body: Fields of the request: `data`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call(
+            "POST", place("jobs/{}/signals/{}", job_id, signal), json_object, body, repeatable=False
+        )
 
     @Method
     @staticmethod

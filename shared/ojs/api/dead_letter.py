@@ -296,7 +296,8 @@ def get_dead_letter(request: Request) -> Reply:
 )
 def retry_dead_letter(request: Request) -> Reply:
     """Make a dead letter available again."""
-    override = request.parsed(models.RetryDeadLetterRequest).changes()
+    body = request.parsed(models.RetryDeadLetterRequest)
+    override = body.changes()
     if override != JobOverride():
         # The caller changes the job, so it needs the scope of a producer.
         request.needs(Scope.JOBS_WRITE)
@@ -307,6 +308,7 @@ def retry_dead_letter(request: Request) -> Reply:
         override,
         caller=backpressure.producer(request.headers, request.principal),
         reaches=request.principal.reaches,
+        clears=body.cleared(),
     )
     return Reply(views.wrapped(job))
 

@@ -46,7 +46,8 @@ REST = "*"
 # number and length, so `omitted` lists them together as `REST`.
 LARGE_FIELDS = (
     "args", "meta", "result", "error", "errors", "options", "retry", "unique", "tags", "schema",
-    "metadata", "parent_results", "parent_errors", "parent_results_by_step",
+    "metadata", "parent_results", "parent_errors", "parent_results_by_step", "checkpoint",
+    "last_checkpoint", "waiting",
 )  # fmt: skip
 # The fields that a large job keeps. The server writes or checks them, so they have at most a few
 # hundred characters. The list names the kept fields, because clients can add fields of any name.
@@ -113,6 +114,8 @@ def _shown(job: Job) -> dict[str, Any]:
     shown = jobs.to_dict(job)
     shown.pop(_OMITTED, None)
     shown.pop(_ERRORS_OMITTED, None)
+    if job.checkpoint is not None and not job.checkpoint.repeated:
+        shown[_OMITTED] = ["last_checkpoint"]
     if job.content is None:
         # The offloaded payload is not loaded, so the client's own fields are unknown.
         shown[_OMITTED] = ["args", "meta", REST]

@@ -21,6 +21,7 @@ from ojs.domain.errors import (
     TooManyJobs,
 )
 from ojs.domain.job import envelope, idempotency
+from ojs.domain.job.durable import NOT_DURABLE
 from ojs.domain.job.envelope import JobRequest
 from ojs.domain.job.foreign import MAX_WARNINGS
 from ojs.domain.job.idempotency import IdempotencyKey
@@ -187,6 +188,8 @@ class HistoryEvent(AsIs):
         "job.attempt_started",
         "job.attempt_completed",
         "job.attempt_failed",
+        "job.step_completed",
+        "job.checkpoint_saved",
     ]
     timestamp: Moment
     actor: HistoryActor
@@ -430,6 +433,8 @@ def _push(
     request: Request, body: Mapping[str, Any], jobs: Sequence[JobRequest], *, batch: bool
 ) -> list[Pushed]:
     """Enqueue the job or the `batch` of a request. A repeated idempotency key stores nothing."""
+    if any(job.parent is not None for job in jobs):
+        jobs = runtime.current().children.adopted(jobs, batch=batch)
     queues = {job.value_of("queue") or DEFAULT_QUEUE for job in jobs}
     request.about(
         queue=queues.pop() if len(queues) == 1 else None,
@@ -665,14 +670,20 @@ def report_progress(request: Request) -> Reply:
     The progress as it stands now.
     """
     body = request.parsed(models.ProgressRequest)
+    warnings: list[str] = []
+    if body.checkpoint is not None:
+        warnings = runtime.current().checkpoints.report(
+            request.named, body.checkpoint, worker_id=body.worker_id, lease_token=body.lease_token
+        )
     progress = runtime.current().jobs.report_progress(
         request.named,
         progress=body.progress,
         worker_id=body.worker_id,
         message=body.message,
         data=body.data,
+        lease_token=body.lease_token,
     )
-    return Reply(views.progress(progress, body.warnings(), report=True))
+    return Reply(views.progress(progress, warnings, report=True))
 
 
 @jobs.endpoint("GET /{id}/history", _READS, JobHistoryAnswer, errors=(404,), query=_HISTORY)
@@ -685,4 +696,6 @@ def job_history(request: Request) -> Reply:
     cursor = request.query.get("cursor")
     opened = paging.opened(cursor) if cursor else None
     job = runtime.current().jobs.get(request.named)
+    if job.durable is not NOT_DURABLE:
+        job = runtime.current().steps.told(job)
     return Reply(views.history(job, limit=limit, cursor=opened))

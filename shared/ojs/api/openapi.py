@@ -25,6 +25,7 @@ from ojs.domain.delivery import delivery as deliveries
 from ojs.domain.fair_queue import tags
 from ojs.domain.ids import UUID7
 from ojs.domain.job import envelope, retry
+from ojs.domain.job.durable import NAME, STEP_NAME, Kept, OutcomeKind
 from ojs.domain.job.retention import PruningPolicy
 from ojs.domain.job.states import State
 from ojs.domain.pool.dispatch import DispatchStrategy
@@ -40,7 +41,7 @@ from ojs.http import models
 from ojs.http.answer import Answer, fields, is_kept
 from ojs.http.answers import ErrorAnswer
 from ojs.http.binding import errors, negotiation
-from ojs.http.endpoint import Operation, Parameter
+from ojs.http.endpoint import PARAMETER, Operation, Parameter
 from ojs.http.parameters import POOL_SCHEMA, PRODUCER, QUEUE_SCHEMA, text
 
 # Statuses of all operations: an invalid request, an unsupported version, or a DynamoDB failure.
@@ -114,6 +115,11 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
 _ALWAYS = ("OJS-Version", "X-Request-Id", "X-OJS-Version", "X-OJS-Media-Type")
 
 _JOB_ID = "019414d4-8b2e-7c3a-b5d1-f0e2a3b4c5d6"
+# Second parameters in paths.
+_BESIDE: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "step": ({"type": "string", "pattern": STEP_NAME.pattern}, "the step's name"),
+    "signal": ({"type": "string", "pattern": NAME.pattern}, "the signal's name"),
+}
 _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "job": ({"type": "string", "pattern": UUID7.pattern}, "the job's id"),
     "operation": ({"type": "string", "pattern": UUID7.pattern}, "the operation's id"),
@@ -338,6 +344,8 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
     "OperationStateName": _one_of(Phase),
     "JobAction": _one_of(JobAction),
     "Directive": _one_of(Directive),
+    "KeepOrClear": _one_of(Kept),
+    "OutcomeKind": _one_of(OutcomeKind),
     "DispatchStrategy": _one_of(DispatchStrategy),
     "DeletionStrategy": _one_of(DeletionStrategy),
     "OverflowPolicy": _one_of(OverflowPolicy),
@@ -458,7 +466,8 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
     described["responses"] = dict(sorted(responses.items()))
     if closed:
         scope = operation.permission.scope
-        described["security"] = [{"key": [] if scope is None else [scope.value]}]
+        scopes = () if scope is None else (scope, *operation.permission.others)
+        described["security"] = [{"key": [each.value]} for each in scopes] or [{"key": []}]
     return described
 
 
@@ -505,7 +514,9 @@ def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
     if operation.path_parameter is None or operation.subject is None:
         return []
     parameter = Parameter(operation.path_parameter, *_PATH_PARAMETERS[operation.subject])
-    return [{**_parameter(parameter, "path"), "required": True}]
+    found = [parameter]
+    found += [Parameter(name, *_BESIDE[name]) for name in PARAMETER.findall(operation.path)[1:]]
+    return [{**_parameter(each, "path"), "required": True} for each in found]
 
 
 def _parameter(parameter: Parameter, place: str) -> dict[str, Any]:

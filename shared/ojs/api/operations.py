@@ -8,6 +8,7 @@ from ojs.api import (
     crons,
     dead_letter,
     deliveries,
+    durable,
     events,
     jobs,
     keys,
@@ -28,7 +29,7 @@ from ojs.http.binding.routes import Routes
 from ojs.http.endpoint import Operation, declared
 
 OPERATIONS: tuple[Operation, ...] = (
-    *declared(actions, bulk, crons, dead_letter, deliveries, events, jobs, keys, listing),
+    *declared(actions, bulk, crons, dead_letter, deliveries, durable, events, jobs, keys, listing),
     *declared(maintenance, metrics, pools, queues, rate_limits, realtime, statistics, system),
     *declared(work, workers, workflows),
 )

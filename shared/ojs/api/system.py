@@ -49,12 +49,13 @@ CAPABILITIES = {
 # Extensions that the server implements with all recommendations. Exception: the metrics that
 # section 12.2 of bulk operations recommends. The events of bulk operations have the same numbers.
 EXTENSIONS = (
-    "admin-api", "backpressure", "bulk-operations", "dead-letter", "fair-scheduling",
-    "queue-config", "rate-limiting",
+    "admin-api", "backpressure", "bulk-operations", "dead-letter", "durable-execution",
+    "fair-scheduling", "queue-config", "rate-limiting",
 )  # fmt: skip
 # Extensions of this server. `batch-acks`: several acks and nacks in one request, or with a fetch.
 # `push-delivery`: the server sends jobs to functions and endpoints.
-OWN_EXTENSIONS = ("batch-acks", "push-delivery")
+# `durable-steps`: outcomes of steps, sleeps, signals, and child jobs.
+OWN_EXTENSIONS = ("batch-acks", "durable-steps", "push-delivery")
 
 # Authorizer → authentication methods (ojs-http-binding section 5).
 AUTHENTICATION: dict[str, list[Literal["api-key", "jwt", "aws-sigv4"]]] = {

@@ -393,11 +393,17 @@ def report_worker_progress(request: Request) -> Reply:
     if body.percentage is None and body.data is None:
         raise InvalidRequest("percentage", "is required unless data is given")
     _touch_jobs(request, [body.job_id])
+    warnings: list[str] = []
+    if body.checkpoint is not None:
+        warnings = runtime.current().checkpoints.report(
+            body.job_id, body.checkpoint, worker_id=body.worker_id, lease_token=body.lease_token
+        )
     progress = runtime.current().jobs.report_progress(
         body.job_id,
         progress=None if body.percentage is None else body.percentage / 100,
         worker_id=body.worker_id,
         message=body.message,
         data=body.data,
+        lease_token=body.lease_token,
     )
-    return Reply(views.progress(progress, body.warnings(), report=True))
+    return Reply(views.progress(progress, warnings, report=True))

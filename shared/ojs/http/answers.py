@@ -64,6 +64,37 @@ class DeadLetterMetadata(AsIs, kept=True):
     discarded_at: Moment
 
 
+class JobDurable(AsIs):
+    """What a job stores about durable code."""
+
+    steps: Count = present("stored outcomes of steps, waits, and signals, and suspensions")
+    version: Count = absent("of the code, from its first step")
+    epoch: Count = present("incremented when a dead letter starts over")
+    forgiven_attempts: Count = present("attempts before the last stored step")
+
+
+class JobParent(AsIs):
+    """The job that started a child job, and the name under which it waits for it."""
+
+    job_id: Id
+    name: str
+
+
+class JobWait(AsIs):
+    """What a suspended job waits for."""
+
+    kind: str
+    name: str
+    until: Moment
+
+
+class JobCheckpoint(AsIs):
+    """The latest checkpoint of a job."""
+
+    state: Any
+    sequence: Count
+
+
 class Job(AsIs, kept=True):
     """A job. Also has the keys that the client added.
 
@@ -116,6 +147,11 @@ class Job(AsIs, kept=True):
     previous_state: State = absent()
     dead_letter: bool = absent()
     dead_letter_job_id: Id = absent("a dead letter's copy, in its queue's `dead_letter_queue`")
+    durable: JobDurable = absent("if its code stores outcomes of steps")
+    parent: JobParent = absent("the job that waits for this one")
+    waiting: list[JobWait] = absent("what a suspended job waits for")
+    checkpoint: JobCheckpoint = absent("of a fetched or pushed job")
+    last_checkpoint: Any = absent("its state, up to 256 KiB")
     workflow_id: Id = absent()
     step: str = absent("of its workflow: as the client named it, or its number")
     parent_results: Any = absent("what the steps before it gave, or where to read that")

@@ -38,6 +38,7 @@ _SUBJECTS: Mapping[str, Subject] = {
     "jobs": "job", "dead-letter": "job", "operations": "operation", "workers": "worker",
     "queues": "queue", "rate-limits": "rate limit", "pools": "pool", "keys": "key",
     "cron": "cron job", "crons": "cron job", "workflows": "workflow", "deliveries": "delivery",
+    "checkpoints": "job",
 }  # fmt: skip
 
 
@@ -63,10 +64,14 @@ class QueueScope(StrEnum):
 
 @record(frozen=True)
 class Permission:
-    """The scope that an operation requires (None: any valid key), and the queues it affects."""
+    """The scope that an operation requires (None: any valid key), and the queues it affects.
+
+    Each scope in `others` is sufficient, too.
+    """
 
     scope: Scope | None
     reach: QueueScope
+    others: tuple[Scope, ...] = ()
 
 
 @record(frozen=True)

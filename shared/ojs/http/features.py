@@ -33,10 +33,6 @@ MISSING: tuple[MissingFeature, ...] = (
     MissingFeature("webhooks", "Webhooks are", ("webhooks",),
         "Poll /ojs/v1/events, or receive events from the EventBridge bus."),
     MissingFeature("schemas", "Schemas of jobs are", ("schemas", "admin/schemas")),
-    # The durable helpers of official SDKs request the last path: they repeat the base path.
-    MissingFeature("checkpoints", "Checkpoints are",
-        ("jobs/{id}/checkpoint", "checkpoints", "ojs/v1/checkpoints"),
-        "Store the state of a job in your own database."),
     MissingFeature("multi-tenancy", "Tenants are", ("tenants", "admin/tenants")),
     MissingFeature("event-streams", "This event stream is",
         ("admin/stats/stream", "jobs/{id}/progress/stream", "jobs/{id}/result/stream", "ws"),

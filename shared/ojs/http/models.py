@@ -29,6 +29,7 @@ from ojs.domain.filters.jobs import FIELDS as JOB_FIELDS
 from ojs.domain.filters.jobs import EraseFilter, JobFilterRequest
 from ojs.domain.job import envelope
 from ojs.domain.job import failure as failures
+from ojs.domain.job.durable import Kept
 from ojs.domain.job.envelope import (
     MAX_BATCH,
     MAX_NAME_BYTES,
@@ -403,6 +404,11 @@ class NackOptions(_Lease):
     requeue: bool | None = Field(
         None, description="hand the job back unprocessed: available at once"
     )
+    suspend: dict[str, Any] | None = Field(
+        None,
+        description="what the code of the job waits for, instead of an error: mode (any, all) and "
+        "waits: up to 50 of kind (sleep, signal, job, time), name, until or for",
+    )
 
     described: ClassVar[Mapping[str, Any]] = {
         "anyOf": [
@@ -416,6 +422,7 @@ class NackOptions(_Lease):
                 },
             },
             {"required": ["requeue"], "properties": {"requeue": {"const": True}}},
+            {"required": ["suspend"], "properties": {"suspend": {"type": "object"}}},
         ]
     }
 
@@ -425,8 +432,12 @@ class NackOptions(_Lease):
         Raises:
             InvalidRequest: The request has no error and doesn't return the job to its queue.
         """
+        if self.suspend is not None:
+            if self.error is not None or self.requeue:
+                raise InvalidRequest("suspend", "can't be combined with error or requeue")
+            return self._holder() | {"error": None, "suspend": self.suspend}
         if self.error is None and not self.requeue:
-            raise InvalidRequest("error", "is required unless requeue is true")
+            raise InvalidRequest("error", "is required unless requeue is true or suspend is set")
         error = None if self.error is None else self.error.model_dump(exclude_unset=True)
         return self._holder() | {"error": error, "requeue": bool(self.requeue)}
 
@@ -455,7 +466,7 @@ def _check_nacks(nacks: Sequence[NackRequest], prefix: str) -> None:
     for at, nack in enumerate(nacks):
         try:
             told = nack.outcome()
-            if not told["requeue"]:
+            if told["error"] is not None:
                 failures.reported(told["error"], attempt=1, now_ms=0)
         except InvalidRequest as error:
             raise InvalidRequest(f"{prefix}nacks[{at}].{error.field}", error.reason) from None
@@ -721,15 +732,9 @@ class _Report(RequestModel):
     message: Annotated[str, Field(max_length=MAX_PROGRESS_MESSAGE)] | None = None
     data: dict[str, Any] | None = None
     checkpoint: dict[str, Any] | None = Field(
-        None,
-        description="not stored: the response has a warning, and the rest of the report is used",
+        None, description="saved as the checkpoint of the job, if the report isn't ignored"
     )
-
-    def warnings(self) -> list[str]:
-        """Return warnings about the parts of the report that are not stored."""
-        if self.checkpoint is None:
-            return []
-        return ["'checkpoint' is not stored, because this server does not support checkpoints."]
+    lease_token: LeaseToken | None = None
 
 
 class ProgressRequest(_Report):
@@ -758,10 +763,20 @@ class DirectiveRequest(RequestModel):
     directive: Directive
 
 
+_STEPS = Field(None, description="clear: the code of the job runs from the beginning")
+_CHECKPOINT = Field(None, description="clear: the job has no checkpoint")
+
+
 class RetryDeadLetterRequest(Configuration):
     """Retry a dead letter, unchanged or with changes."""
 
     override: JobOverrideRequest | None = None
+    steps: Kept | None = _STEPS
+    checkpoint: Kept | None = _CHECKPOINT
+
+    def cleared(self) -> list[str]:
+        """Return what the job continues without."""
+        return [name for name in ("steps", "checkpoint") if getattr(self, name) is Kept.CLEAR]
 
     @classmethod
     def refuse(cls, raw: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from ojs.projections.deliveries import DeliveryStream
 from ojs.projections.metrics import EmbeddedMetrics, MetricsOutlet
 from ojs.projections.outlets import Bus, EventBridge, FailureQueue, SqsFailureQueue
 from ojs.projections.project import ALWAYS, Projector
-from ojs.projections.workflows import WorkflowStream
+from ojs.projections.workflows import DurableStream, WorkflowStream
 from ojs.store.bounds.depth_counter import DepthCounter
 from ojs.store.derived.projection import ProjectionStore
 from ojs.store.jobs.blobs import Blobs, S3Blobs
@@ -87,6 +87,7 @@ def build(
     metrics: MetricsOutlet | None = None,
     copies: CopyMaker | None = None,
     workflows: Callable[[], WorkflowStream] | None = None,
+    durable: Callable[[], DurableStream] | None = None,
     deliveries: DeliveryStream | None = None,
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
@@ -106,6 +107,7 @@ def build(
         metrics: Outlet for metrics, for example `EmbeddedMetrics(settings.service)`. Default: none.
         copies: Creates copies of dead letters. Default: none are created.
         workflows: Advances workflows. Default: none is advanced.
+        durable: Processes the ends of jobs with durable code. Default: none is processed.
         deliveries: Wakes deliveries. Default: none is woken.
         sleep: Waits for a number of seconds between attempts.
         chance: Returns a random number from 0 to 1, which varies the waits.
@@ -136,6 +138,7 @@ def build(
         metrics=metrics,
         copies=copies,
         workflows=workflows,
+        durable=durable,
         deliveries=deliveries,
         sleep=sleep,
         chance=chance,

@@ -245,6 +245,18 @@ def _expired(what: JobEvent, _failure: Failure) -> dict[str, Any]:
     }
 
 
+def _suspended(what: JobEvent, _failure: Failure) -> dict[str, Any]:
+    waits = what.job.durable.waits
+    if waits is None:
+        return {"waiting": []}
+    return {
+        "waiting": [
+            {"kind": wait.kind, "name": wait.name, "until": times.format_ms(wait.until_ms)}
+            for wait in waits.waits
+        ]
+    }
+
+
 def _dropped_by_limit(what: JobEvent, _failure: Failure) -> dict[str, Any]:
     job = what.job
     return {"job_id": job.id} | ({"key": job.limit.key_in(job.queue)} if job.limit else {})
@@ -296,6 +308,12 @@ ROWS: Mapping[EventType, tuple[_Data, _Component]] = {
     EventType.JOB_DISCARDED: (_given_up, _detector),
     EventType.JOB_EXPIRED: (_expired, _scheduler),
     EventType.JOB_CANCELLED: (_none, _api),
+    EventType.JOB_CHECKPOINTED: (
+        lambda what, _: {"sequence": what.job.durable.checkpoints},
+        _worker,
+    ),
+    EventType.JOB_SUSPENDED: (_suspended, _worker),
+    EventType.JOB_SIGNALLED: (_none, _api),
     EventType.DEAD_LETTER_ADDED: (_given_up, _detector),
     EventType.DEAD_LETTER_RETRIED: (_none, _api),
     EventType.DEAD_LETTER_REPLAYED: (_none, _scheduler),

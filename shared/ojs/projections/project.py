@@ -55,7 +55,7 @@ from ojs.projections.metrics import MetricsOutlet
 from ojs.projections.outlets import Bus, FailureQueue
 from ojs.projections.records import Change, Malformed
 from ojs.projections.transitions import JobEvent, happened
-from ojs.projections.workflows import WorkflowStream, ended
+from ojs.projections.workflows import DurableStream, WorkflowStream, durably_ended, ended
 from ojs.records import record
 from ojs.store.derived.projection import (
     AT_ONCE,
@@ -182,9 +182,11 @@ class Projector:
         metrics: MetricsOutlet | None = None,
         copies: CopyMaker | None = None,
         workflows: Callable[[], WorkflowStream] | None = None,
+        durable: Callable[[], DurableStream] | None = None,
         deliveries: DeliveryStream | None = None,
     ) -> None:
         self._workflows = workflows
+        self._durable = durable
         self._deliveries = deliveries
         self._store = store
         self._jobs = jobs
@@ -308,6 +310,7 @@ class Projector:
         self._clear(left, batch)
         self._copy(left, batch)
         self._advance(left, batch)
+        self._end_durable(left, batch)
         self._wake(left)
         groups = list(_groups(left))
         for at, group in enumerate(groups):
@@ -383,6 +386,20 @@ class Projector:
                 logger.error("Reading a workflow failed", extra={"reason": str(error)})  # noqa: TRY400
             except OjsError as error:
                 logger.warning("Advancing a workflow failed", extra={"reason": str(error)})
+                batch.fail([one])
+
+    def _end_durable(self, effects: Sequence[_Effect], batch: _Batch) -> None:
+        """Process the ends of jobs with durable code, in case the requests did not."""
+        if self._durable is None:
+            return
+        for one in effects:
+            try:
+                for job in durably_ended(one.change.jobs):
+                    self._durable().repeat(job)
+            except (UnknownForm, UnreadableItem) as error:
+                logger.error("Reading a job failed", extra={"reason": str(error)})  # noqa: TRY400
+            except OjsError as error:
+                logger.warning("Ending a durable job failed", extra={"reason": str(error)})
                 batch.fail([one])
 
     def _wake(self, effects: Sequence[_Effect]) -> None:

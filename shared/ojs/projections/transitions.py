@@ -14,6 +14,9 @@
     active → discarded          failed, discarded
     other → discarded           expired, if its deadline has passed; discarded
     any other → cancelled       cancelled
+    active, next checkpoint     checkpointed
+    active → waiting by itself  suspended, then scheduled or enqueued
+    an outcome from outside     signalled
     discarded → available       dead letter retried, or replayed if a rule did it; enqueued
     dead letter → nothing       dead letter deleted if that was requested, otherwise pruned
     available → discarded       dropped and overflow, or dropped by its rate limit, if that is the
@@ -71,6 +74,8 @@ def replayed(before: Job, after: Job) -> bool:
 
 
 def _steps(before: Job | None, after: Job, written_ms: int) -> Iterator[JobEvent]:
+    if before is not None and after.durable is not before.durable:
+        yield from _durable(before, after, written_ms)
     if after.state is State.ACTIVE and before is not None:
         yield from _active(before, after)
     elif before is None or before.state is not after.state:
@@ -95,6 +100,18 @@ def _steps(before: Job | None, after: Job, written_ms: int) -> Iterator[JobEvent
                 yield JobEvent(EventType.JOB_CANCELLED, at_ms, before, after)
             case _:
                 return
+
+
+def _durable(before: Job, after: Job, written_ms: int) -> Iterator[JobEvent]:
+    """Yield the events of durable code."""
+    was, now = before.durable, after.durable
+    if now.checkpoints > was.checkpoints:
+        yield JobEvent(EventType.JOB_CHECKPOINTED, written_ms, before, after)
+    saved = now.saves > was.saves
+    if before.state is State.ACTIVE and after.state is not State.ACTIVE and saved:
+        yield JobEvent(EventType.JOB_SUSPENDED, after.enqueued_ms or written_ms, before, after)
+    if now.signals > was.signals or (saved and was.waits is not None):
+        yield JobEvent(EventType.JOB_SIGNALLED, written_ms, before, after)
 
 
 def _available(before: Job | None, after: Job) -> Iterator[JobEvent]:

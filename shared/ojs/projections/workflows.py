@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from ojs.domain import jsontext
 from ojs.domain.events.types import EventType
+from ojs.domain.job.durable import NOT_DURABLE
 from ojs.domain.job.job import Job
 from ojs.domain.workflow.advance import WorkflowState
 from ojs.domain.workflow.graph import StepState
@@ -37,6 +38,22 @@ class WorkflowStream(Protocol):
     def clear(self, record: WorkflowRecord) -> None:
         """Remove the items of a removed workflow. Raise OjsError."""
         ...
+
+
+class DurableStream(Protocol):
+    """Processes the ends of jobs with durable code (`ojs.services.jobs.durable_ends`)."""
+
+    def repeat(self, job: Job) -> None:
+        """Process the end of a job, unless that was done before. Raises OjsError."""
+        ...
+
+
+def durably_ended(jobs: Iterable[tuple[Job | None, Job | None]]) -> Iterator[Job]:
+    """Yield the jobs with durable code that a change finished."""
+    for before, job in jobs:
+        over = before is not None and before.state.terminal
+        if job is not None and job.durable is not NOT_DURABLE and job.state.terminal and not over:
+            yield job
 
 
 def ended(jobs: Iterable[tuple[Job | None, Job | None]]) -> Iterator[Job]:

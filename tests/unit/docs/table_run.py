@@ -186,6 +186,7 @@ class Run:
                 metrics=FakeMetrics(),
                 copies=self.run.copies,
                 workflows=lambda: self.run.workflow_advance,
+                durable=lambda: self.run.durable_ends,
                 bus=FakeBus(lambda _: True),
                 sleep=lambda _: None,
             )

@@ -13,6 +13,7 @@ from ojs.domain.ids import is_uuid7
 from ojs.domain.job import failure as failures
 from ojs.domain.job import lifecycle
 from ojs.domain.job.copies import CopyTarget
+from ojs.domain.job.durable import Suspension, Wait
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import Job, Lease
 from ojs.domain.job.retry import OnExhaustion, RetryPolicy
@@ -41,6 +42,7 @@ def _failure(
     return Failure(1, code, kind or code, "no", NOW_MS, retryable=retryable)
 
 
+NAP = Suspension((Wait("sleep", "nap", LATER_MS + 1),))
 # Every trigger by the function that carries it out.
 FUNCTIONS: dict[Trigger, Callable[[Job], Job]] = {
     Trigger.DUE: lambda job: lifecycle.promote(job, now_ms=LATER_MS, order=LATER_ORDER),
@@ -60,6 +62,7 @@ FUNCTIONS: dict[Trigger, Callable[[Job], Job]] = {
     Trigger.WITHDRAW: lambda job: lifecycle.withdraw(job, now_ms=LATER_MS)[0],
     Trigger.DROP: lambda job: lifecycle.drop(job, now_ms=LATER_MS)[0],
     Trigger.REVIVE: lambda job: lifecycle.revive(job, now_ms=LATER_MS, order=LATER_ORDER),
+    Trigger.SUSPEND: lambda job: lifecycle.suspend(job, NAP, now_ms=LATER_MS, order=LATER_ORDER),
 }
 forbidden = [pair for pair in itertools.product(State, Trigger) if pair not in TRANSITIONS]
 
@@ -99,6 +102,8 @@ def test_a_transition_leads_to_a_state_of_the_table_and_keeps_what_the_client_ga
     for name in LASTING:
         if (trigger, name) == (Trigger.POSTPONE, "scheduled_ms"):
             assert after.scheduled_ms == LATER_MS
+        elif (trigger, name) == (Trigger.SUSPEND, "scheduled_ms"):
+            assert after.scheduled_ms == LATER_MS + 1
         else:
             assert getattr(after, name) == getattr(job, name), name
 

@@ -251,22 +251,29 @@ def test_a_report_of_a_job_that_is_not_active_is_ignored_and_says_so(
     assert "warnings" not in api.get(f"/ojs/v1/jobs/{job_id}/progress").json
 
 
-def test_a_checkpoint_in_a_progress_report_is_not_kept_and_the_rest_is(api: Api) -> None:
+def test_a_checkpoint_in_a_progress_report_is_saved(api: Api) -> None:
     job_id = api.active()
     path = f"/ojs/v1/jobs/{job_id}/progress"
     report = {"job_id": job_id, "percentage": 20, "checkpoint": {"row": 2}}
-    told = ["'checkpoint' is not stored, because this server does not support checkpoints."]
     for value, method, at, body in (
         (0.1, "PUT", path, {"progress": 0.1, "checkpoint": {"row": 1}}),
         (0.2, "POST", "/ojs/v1/workers/progress", report),
     ):
         reply = api(method, at, body)
-        assert (reply.status, reply.json["progress"], reply.json["warnings"]) == (200, value, told)
-        read = api.get(path).json
-        assert (read["progress"], "checkpoint" in read, "warnings" in read) == (value, False, False)
+        assert (reply.status, reply.json["progress"]) == (200, value)
+        assert "warnings" not in reply.json
+        read = api.get(f"/ojs/v1/jobs/{job_id}/checkpoint").json
+        assert read["state"] == body["checkpoint"]
     for value, more in ((0.5, {}), (0.6, {"checkpoint": None})):
         assert "warnings" not in api("PUT", path, {"progress": value, **more}).json
     for checkpoint in ("row 1", [1], 1):
         reply = api("PUT", path, {"progress": 0.9, "checkpoint": checkpoint})
         assert (reply.status, reply.error["details"]["field"]) == (400, "checkpoint")
     assert api.get(path).json["progress"] == 0.6
+    late = {"progress": 0.7, "checkpoint": {"row": 3}, "lease_token": "0" * 16}
+    reply = api("PUT", path, late)
+    assert reply.status == 200
+    assert "'checkpoint' was not saved." in reply.json["warnings"][0]
+    assert api.get(f"/ojs/v1/jobs/{job_id}/checkpoint").json["sequence"] == 2
+    reply = api("PUT", path, {"progress": 0.9, "checkpoint": {"x": "x" * 1_048_576}})
+    assert (reply.status, reply.error["details"]["field"]) == (413, "state")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ojs.domain.events.types import EventType
 from ojs.domain.job import failure as failures
 from ojs.domain.job import lifecycle
+from ojs.domain.job.durable import Suspension, Wait
 from ojs.domain.job.job import Job
 from ojs.domain.job.retry import OnExhaustion, RetryPolicy
 from ojs.domain.job.states import TRANSITIONS, State, Trigger
@@ -143,6 +144,7 @@ def test_what_waits_becomes_available(state: State) -> None:
 
 
 AT_MS = LATER_MS + 10**10  # after every time that a generated job has
+NAP = Suspension((Wait("sleep", "nap", AT_MS + 1),))
 FUNCTIONS: dict[Trigger, Callable[[Job], Job]] = {
     Trigger.DUE: lambda job: lifecycle.promote(job, now_ms=AT_MS, order=ORDER),
     Trigger.ACTIVATE: lambda job: lifecycle.activate(job, now_ms=AT_MS, order=ORDER),
@@ -159,6 +161,7 @@ FUNCTIONS: dict[Trigger, Callable[[Job], Job]] = {
     Trigger.WITHDRAW: lambda job: lifecycle.withdraw(job, now_ms=AT_MS)[0],
     Trigger.POSTPONE: lambda job: lifecycle.postpone(job, until_ms=AT_MS + 1),
     Trigger.REVIVE: lambda job: lifecycle.revive(job, now_ms=AT_MS, order=ORDER),
+    Trigger.SUSPEND: lambda job: lifecycle.suspend(job, NAP, now_ms=AT_MS, order=ORDER),
 }
 TOLD = {
     State.AVAILABLE: EventType.JOB_ENQUEUED,
@@ -189,6 +192,7 @@ def test_every_transition_of_the_table_is_told(
     assert (EventType.JOB_FAILED in told) == (
         trigger in (Trigger.FAIL, Trigger.STALL, Trigger.TIME_OUT)
     )
+    assert (EventType.JOB_SUSPENDED in told) == (trigger is Trigger.SUSPEND)
     assert (EventType.JOB_EXPIRED in told) == (trigger is Trigger.EXPIRE)
     assert (EventType.DEAD_LETTER_ADDED in told) == after.dead_letter
     assert (EventType.DEAD_LETTER_RETRIED in told) == (

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ojs_aws.cdk.parts.storage import Storage
 
 _PARAMETER = re.compile(r"\{[^}]*\}")
+_JOB = re.compile(r"(?<=/jobs/)\{id\}\Z")
 # The same pattern as in the server: logs contain names of keys unescaped.
 _NAME = re.compile(r'[^\s"\\\x00-\x1f]([^"\\\x00-\x1f]{0,253}[^\s"\\\x00-\x1f])?')
 
@@ -44,12 +45,13 @@ class Granted:
 def paths(scopes: Iterable[str]) -> list[str]:
     """Return policy resources as `METHOD/path` for these scopes, with `*` for any text.
 
-    A `*` in a policy also matches slashes. No pattern matches an operation of another scope; a test
+    A `*` in a policy also matches slashes, so a job ID at the end of a path has as many `?` as
+    characters. No pattern matches an operation of another scope; a test
     checks all of them.
     """
     wanted = {None, *scopes}
     found = {
-        each.method + _PARAMETER.sub("*", each.path)
+        each.method + _PARAMETER.sub("*", _JOB.sub("?" * 36, each.path))
         for each in server.OPERATIONS
         if each.scope in wanted
     }
@@ -58,7 +60,8 @@ def paths(scopes: Iterable[str]) -> list[str]:
 
 def reaches(pattern: str, path: str) -> bool:
     """Whether a policy's pattern matches this path."""
-    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), path) is not None
+    wild = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
+    return re.fullmatch(wild, path) is not None
 
 
 def grant_paths(

@@ -40,6 +40,8 @@ class Verdict(StrEnum):
     """How the server processes an outcome."""
 
     COMPLETED = "completed"
+    # The code of the job waits. The job is suspended.
+    SUSPENDED = "suspended"
     # The function reported a failure. The job is nacked.
     FAILED = "failed"
     # A timeout, a crash, a 5xx response, a failed connection, or a response that can't be parsed.
@@ -62,6 +64,7 @@ class Outcome:
     result: Any = MISSING
     error: Mapping[str, Any] | None = None
     retry_after_ms: int | None = None
+    suspend: Any = None
 
 
 @record(frozen=True)
@@ -155,14 +158,29 @@ def of_answer(answer: object, *, job_id: str) -> Outcome:
                 f"The result has {size} bytes. At most {MAX_JOB_BYTES} bytes are allowed."
             )
         return Outcome(Verdict.COMPLETED, result=result)
+    if answer.get("status") == "suspended":
+        return _suspended(answer.get("suspend"))
     if answer.get("status") != "failed":
-        return invalid("The status in the response is neither completed nor failed", answer)
+        why = "The status in the response is neither completed, nor failed, nor suspended"
+        return invalid(why, answer)
     error = answer.get("error")
     if error is None or error in ("", {}):
         error = "The target returned no error message."
     if isinstance(error, str):
         error = {"code": "handler_error", "message": error}
     return _failed(error)
+
+
+def _suspended(raw: object) -> Outcome:
+    from ojs.domain.job.suspending import suspension
+
+    try:
+        # The times are read again, and compared with the clock, when the job is suspended.
+        suspension(raw, now_ms=0)
+    except InvalidRequest as broken:
+        if not broken.field.endswith(".until"):
+            return invalid(f"The suspension is invalid: {broken.field} {broken.reason}", raw)
+    return Outcome(Verdict.SUSPENDED, suspend=raw)
 
 
 def _too_large(message: str) -> Outcome:

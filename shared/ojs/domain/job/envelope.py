@@ -24,6 +24,7 @@ from ojs.domain.errors import (
 )
 from ojs.domain.job import foreign
 from ojs.domain.job import retry as retries
+from ojs.domain.job.durable import NAME_RULE, STEP_NAME, Parent
 from ojs.domain.job.job import DEFAULT_QUEUE, SHOWN, SPECVERSION
 from ojs.domain.job.retry import BackoffStrategy, OnExhaustion, RetryPolicy
 from ojs.domain.job.states import State
@@ -57,8 +58,15 @@ PARENT_FIELDS = ("parent_results", "parent_errors", "parent_results_by_step")
 # Fields that the backend sets and that are ignored in requests (ojs-core, section 5.3): the fields
 # of responses, except those that clients can also send, and fields of other backends.
 SYSTEM_FIELDS = frozenset(SHOWN) - {
-    "max_attempts", "metadata", "priority", "producer", "scheduled_at",
+    "max_attempts", "metadata", "parent", "priority", "producer", "scheduled_at",
 } | {"errors_omitted", "omitted", *PARENT_FIELDS}  # fmt: skip
+
+
+def check_step_name(value: str) -> str:
+    """Return `value` if it is a valid name of a step. Raises ValueError with the rule."""
+    if not STEP_NAME.fullmatch(value):
+        raise ValueError(NAME_RULE)
+    return value
 
 
 def check_type(value: str) -> str:
@@ -274,6 +282,18 @@ class Options(Timing):
         return foreign.rule(name, cls._readers)
 
 
+class ParentRequest(Model):
+    """The active job that starts a child job and waits for it."""
+
+    job_id: JobId
+    name: Annotated[
+        str, After(check_step_name), Field(json_schema_extra={"pattern": STEP_NAME.pattern})
+    ]
+    lease_token: Annotated[str, Field(min_length=1, max_length=64)] = Field(
+        description="lease token of the parent"
+    )
+
+
 class JobRequest(Timing):
     """One job to enqueue. Unknown fields are stored and shown at the top level."""
 
@@ -285,6 +305,9 @@ class JobRequest(Timing):
     id: JobId | None = None
     meta: dict[str, Any] | None = None
     schema_: str | None = Field(None, alias="schema")
+    parent: ParentRequest | None = Field(
+        None, description="the result of this job is stored for its parent, and wakes it"
+    )
     options: Options | None = None
 
     def choose(self, name: str) -> tuple[Any, str]:
@@ -370,6 +393,7 @@ class Specification:
     unique: Unique | None
     content: dict[str, Any]
     limit: RateLimit | None = None
+    parent: Parent | None = None
 
 
 def resolve(
@@ -419,7 +443,17 @@ def resolve(
         unique=_unique(request, prefix),
         content=content,
         limit=None if limit is None else limit.limit(),
+        parent=_parent(request, prefix),
     )
+
+
+def _parent(request: JobRequest, prefix: str) -> Parent | None:
+    """Return the parent that was checked before (`ojs.services.jobs.children`)."""
+    checked: object = request.parent
+    if checked is None or isinstance(checked, Parent):
+        return checked
+    rule = "is only supported for jobs that are enqueued with POST /jobs or POST /jobs/batch"
+    raise InvalidRequest(f"{prefix}parent", rule)
 
 
 def _check_references(request: JobRequest, prefix: str) -> None:

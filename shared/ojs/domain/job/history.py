@@ -51,6 +51,7 @@ def _events(job: Job) -> Iterator[tuple[int, str, dict[str, str], dict[str, Any]
         yield job.started_ms, "job.attempt_started", worker, {"attempt": job.attempt}
     if job.state is State.COMPLETED and job.completed_ms is not None:
         yield job.completed_ms, "job.attempt_completed", worker, {"attempt": job.attempt}
+    yield from _of_durable_code(job, worker)
     since_ms = {
         State.AVAILABLE: job.enqueued_ms,
         State.ACTIVE: job.started_ms,
@@ -58,6 +59,23 @@ def _events(job: Job) -> Iterator[tuple[int, str, dict[str, str], dict[str, Any]
     }.get(job.state, job.ended_ms)
     if since_ms is not None:
         yield since_ms, "job.state_changed", system, {"to": job.state.value}
+
+
+def _of_durable_code(
+    job: Job, worker: dict[str, str]
+) -> Iterator[tuple[int, str, dict[str, str], dict[str, Any]]]:
+    """Yield the events of stored outcomes and of the checkpoint."""
+    for outcome in job.outcomes or ():
+        data = {
+            "name": outcome.name,
+            "kind": outcome.kind.value,
+            "status": "completed" if outcome.ok else "failed",
+            "attempt": outcome.attempt,
+        }
+        yield outcome.stored_ms, "job.step_completed", worker, data
+    if job.checkpoint is not None:
+        data = {"sequence": job.checkpoint.sequence, "size_bytes": job.checkpoint.bytes}
+        yield job.checkpoint.created_ms, "job.checkpoint_saved", worker, data
 
 
 def _worker(job: Job) -> dict[str, str]:

@@ -12,6 +12,7 @@ from ojs.domain import jsontext, times
 from ojs.domain.fair_queue.tags import Share
 from ojs.domain.job import replay
 from ojs.domain.job.copies import META, CopyTarget, Origin
+from ojs.domain.job.durable import NOT_DURABLE, Checkpoint, Durable, Outcome, Suspension
 from ojs.domain.job.failure import ErrorEntry, Failure
 from ojs.domain.job.permits import QUEUE_PERMIT, RunPermits
 from ojs.domain.job.retention import RETENTION, Retention
@@ -138,6 +139,8 @@ class Job:
     batch: str | None = None
     # The job's place in a workflow, if it is a workflow step.
     workflow: WorkflowStep | None = None
+    # The steps and checkpoints of durable code.
+    durable: Durable = NOT_DURABLE
     # The name of the access key that enqueued it, if known.
     producer: str | None = None
     # The caller that later changed it or moved it to its queue, if known.
@@ -160,11 +163,18 @@ class Job:
     errors: tuple[Failure, ...] | None = field(default=None, compare=False)
     progress: Mapping[str, Any] | None = field(default=None, compare=False)
     previous_state: State | None = field(default=None, compare=False)
+    checkpoint: Checkpoint | None = field(default=None, compare=False)
+    outcomes: tuple[Outcome, ...] | None = field(default=None, compare=False)
 
     @property
     def max_attempts(self) -> int:
         """Maximum number of attempts, including the first one."""
         return self.policy.max_attempts
+
+    @property
+    def counted_attempts(self) -> int:
+        """Number of attempts since a step was last stored."""
+        return self.attempt - self.durable.forgiven
 
     @property
     def size(self) -> int:
@@ -286,6 +296,27 @@ def _progress(job: Job) -> Any:
     return 1.0 if job.state is State.COMPLETED else job.progress.get("progress")
 
 
+def _checkpoint(stored: Checkpoint) -> dict[str, Any]:
+    return {"state": stored.state, "sequence": stored.sequence}
+
+
+def _durable(found: Durable) -> dict[str, Any]:
+    version = {} if found.version is None else {"version": found.version}
+    return {
+        "steps": found.saves + found.signals,
+        **version,
+        "epoch": found.epoch,
+        "forgiven_attempts": found.forgiven,
+    }
+
+
+def _waiting(found: Suspension) -> list[dict[str, Any]]:
+    return [
+        {"kind": wait.kind, "name": wait.name, "until": times.format_ms(wait.until_ms)}
+        for wait in found.waits
+    ]
+
+
 def _metadata(job: Job) -> dict[str, Any] | None:
     if not job.dead_letter:
         return None
@@ -313,6 +344,17 @@ SHOWN: Mapping[str, Callable[[Job], Any]] = {
     "completed_at": _time("completed_ms"),
     "cancelled_at": _time("cancelled_ms"),
     "discarded_at": _time("discarded_ms"),
+    "durable": lambda job: _durable(job.durable) if job.durable.used else None,
+    "parent": lambda job: (
+        {"job_id": job.durable.parent.job_id, "name": job.durable.parent.name}
+        if job.durable.parent
+        else None
+    ),
+    "waiting": lambda job: job.durable.waits and _waiting(job.durable.waits),
+    "checkpoint": lambda job: job.checkpoint and _checkpoint(job.checkpoint),
+    "last_checkpoint": lambda job: (
+        job.checkpoint.state if job.checkpoint and job.checkpoint.repeated else MISSING
+    ),
     "workflow_id": lambda job: job.workflow and job.workflow.workflow_id,
     "step": lambda job: job.workflow and job.workflow.name,
     "producer": attrgetter("producer"),
@@ -332,6 +374,10 @@ SHOWN: Mapping[str, Callable[[Job], Any]] = {
     "metadata": _metadata,
     "previous_state": lambda job: job.previous_state and job.previous_state.value,
 }
+
+
+# Fields whose value can be null. They are absent if their value is `MISSING`.
+_NULLABLE = frozenset({"result", "last_checkpoint"})
 
 
 def _from_queue(job: Job) -> dict[str, Any]:
@@ -366,6 +412,6 @@ def to_dict(job: Job) -> dict[str, Any]:
         shown |= _from_queue(job)
     for name, value_of in SHOWN.items():
         value = value_of(job)
-        if value is not MISSING and (value is not None or name == "result"):
+        if value is not MISSING and (value is not None or name in _NULLABLE):
             shown[name] = value
     return shown

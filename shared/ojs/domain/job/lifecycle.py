@@ -11,9 +11,10 @@ from typing import assert_never
 from ojs.domain.errors import Conflict, any_of
 from ojs.domain.ids import derived_uuid7
 from ojs.domain.job import failure as failures
+from ojs.domain.job.durable import Durable, Suspension
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import DEFAULT_VISIBILITY_MS, Job, Lease, expired
-from ojs.domain.job.retry import OnExhaustion
+from ojs.domain.job.retry import MAX_ATTEMPTS, OnExhaustion
 from ojs.domain.job.states import WAITING, State, Trigger, check
 
 
@@ -117,7 +118,7 @@ def stall(job: Job, *, now_ms: int, order: str) -> tuple[Job, Failure]:
         "The worker neither finished the job nor extended its lease in time.",
         now_ms,
     )
-    if job.attempt < job.max_attempts:
+    if job.counted_attempts < job.max_attempts and job.attempt < MAX_ATTEMPTS:
         back = _available(job, now_ms=now_ms, order=order)
         return replace(back, stalled=job.lease.token if job.lease else None), failure
     return _exhausted(job, failure, now_ms=now_ms), failure
@@ -184,6 +185,46 @@ def requeue(job: Job, *, now_ms: int, order: str) -> Job:
     check(job.state, Trigger.REQUEUE, job.id)
     back = _available(job, now_ms=now_ms, order=order)
     return replace(back, attempt=max(0, job.attempt - 1))
+
+
+def suspend(job: Job, waits: Suspension, *, now_ms: int, order: str) -> Job:
+    """Release a job whose code waits: `active` to `scheduled`. The attempt is not counted.
+
+    If the wait is over, the job is `available`. Its deadline to start no longer has an effect.
+
+    Args:
+        job: The job.
+        waits: What it waits for.
+        now_ms: Current time in milliseconds since the epoch.
+        order: New order key, used if the job is available.
+
+    Raises:
+        Conflict: The job is not `active`.
+    """
+    check(job.state, Trigger.SUSPEND, job.id)
+    saves = job.durable.saves + 1
+    stops = any(wait.kind == "time" for wait in waits.waits)
+    durable = replace(job.durable, saves=saves, stopped=saves if stops else job.durable.stopped)
+    back = replace(
+        _available(job, now_ms=now_ms, order=order),
+        attempt=max(0, job.attempt - 1),
+        expires_ms=None,
+        durable=durable,
+    )
+    if waits.until_ms <= now_ms:
+        return back
+    return replace(
+        back,
+        state=State.SCHEDULED,
+        scheduled_ms=waits.until_ms,
+        order=None,
+        durable=replace(durable, waits=waits),
+    )
+
+
+def _awake(job: Job) -> Durable:
+    """Return the durable part of a job that no longer waits."""
+    return job.durable if job.durable.waits is None else replace(job.durable, waits=None)
 
 
 def promote(job: Job, *, now_ms: int, order: str) -> Job:
@@ -278,6 +319,7 @@ def cancel(job: Job, *, now_ms: int) -> Job:
         retry_at_ms=None,
         batch=None,
         previous_state=job.state,
+        durable=_awake(job),
         ttl_s=now_ms // 1000 + job.retention.cancelled_s,
     )
 
@@ -368,7 +410,14 @@ def give_up(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
     )
 
 
-def revive(job: Job, *, now_ms: int, order: str) -> Job:
+def revive(
+    job: Job,
+    *,
+    now_ms: int,
+    order: str,
+    clears_steps: bool = False,
+    clears_checkpoint: bool = False,
+) -> Job:
     """Retry a dead letter: `discarded` to `available`.
 
     The attempts are reset to 0. The ID and the error history are kept.
@@ -377,13 +426,28 @@ def revive(job: Job, *, now_ms: int, order: str) -> Job:
         job: The dead letter.
         now_ms: Current time in milliseconds since the epoch.
         order: New order key.
+        clears_steps: Whether its code runs from the beginning, without the outcomes of its steps.
+        clears_checkpoint: Whether it has no checkpoint.
 
     Raises:
         Conflict: The job is not `discarded`.
     """
     check(job.state, Trigger.REVIVE, job.id)
+    durable = job.durable
+    if durable.forgiven:
+        durable = replace(durable, forgiven=0)
+    if clears_steps:
+        durable = Durable(
+            durable.checkpoints,
+            durable.cleared,
+            epoch=durable.epoch + 1,
+            parent=durable.parent,
+        )
+    if clears_checkpoint and durable.resumable:
+        durable = replace(durable, cleared=durable.checkpoints)
     fresh = replace(
         job,
+        durable=durable,
         attempt=0,
         life=job.life + 1,
         started_ms=None,
@@ -441,9 +505,9 @@ def _after_failure(job: Job, failure: Failure, *, now_ms: int, chance: float) ->
     if failure.code == failures.CODE_DEAD_LETTER:
         return _finally(job, failure, now_ms=now_ms, dead_letter=True)
     final = not failure.retryable or job.policy.gives_up_on(failure.names)
-    if final or job.attempt >= job.max_attempts:
+    if final or job.counted_attempts >= job.max_attempts or job.attempt >= MAX_ATTEMPTS:
         return _exhausted(job, failure, now_ms=now_ms)
-    delay_ms = job.policy.delay_ms(job.attempt, chance)
+    delay_ms = job.policy.delay_ms(job.counted_attempts, chance)
     return replace(
         job,
         state=State.RETRYABLE,
@@ -471,6 +535,7 @@ def _available(job: Job, *, now_ms: int, order: str) -> Job:
         lease=None,
         stalled=None,
         retry_at_ms=None,
+        durable=_awake(job),
     )
 
 
@@ -505,6 +570,7 @@ def _discarded(job: Job, *, now_ms: int, dead_letter: bool) -> Job:
         order=None,
         retry_at_ms=None,
         expires_ms=None,
+        durable=_awake(job),
         # A sweep prunes dead letters and records an event. The table's TTL doesn't delete them.
         ttl_s=None if dead_letter else now_ms // 1000 + job.retention.discarded_s,
     )

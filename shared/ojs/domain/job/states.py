@@ -47,6 +47,7 @@ class Trigger(StrEnum):
     POSTPONE = "postpone"
     WITHDRAW = "withdraw"
     REVIVE = "revive"
+    SUSPEND = "suspend"
 
 
 S, T = State, Trigger
@@ -60,6 +61,8 @@ TRANSITIONS: dict[tuple[State, Trigger], frozenset[State]] = {
     (S.ACTIVE, T.ACK): frozenset({S.COMPLETED}),
     (S.ACTIVE, T.FAIL): frozenset({S.RETRYABLE, S.DISCARDED}),
     (S.ACTIVE, T.REQUEUE): frozenset({S.AVAILABLE}),
+    # The code of the job waits, without a worker.
+    (S.ACTIVE, T.SUSPEND): frozenset({S.SCHEDULED, S.AVAILABLE}),
     # A worker reports after its lease expired and before the job is claimed again.
     (S.AVAILABLE, T.RESUME): frozenset({S.ACTIVE}),
     # A job with an expired lease is immediately available. Its attempt counts.

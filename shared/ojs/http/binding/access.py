@@ -66,7 +66,8 @@ class Authorizer:
     def permit(self, principal: Principal, operation: Operation) -> None:
         """Raise PermissionDenied if the caller's scopes or queue scope exclude the operation."""
         needed = operation.permission
-        if needed.scope is not None and needed.scope not in principal.scopes:
+        scopes = principal.scopes
+        if needed.scope is not None and not scopes & {needed.scope, *needed.others}:
             raise forbidden()
         if principal.limited and needed.reach is QueueScope.ALL:
             raise forbidden()

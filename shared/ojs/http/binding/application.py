@@ -129,7 +129,7 @@ class Application:
         if operation.permission.scope is not None:
             # If the header were ignored, the caller would assume an isolation that doesn't exist.
             negotiation.refuse_header(call.headers, "X-OJS-Tenant", features.NO_TENANTS)
-        # A path has at most one parameter, which is one segment of any content.
+        # The first parameter is one segment of any content.
         before, parameter, _ = operation.path.partition("{")
         request = Request(
             operation=operation,
@@ -143,6 +143,7 @@ class Application:
             principal=principal,
             uptime_s=self.uptime_s(),
             trace=call.trace,
+            path_rest=path[len(before) :].split("/", 2)[-1] if parameter else "",
         )
         self._guard.admit(request)
         request.check_no_body()

@@ -14,6 +14,7 @@ from ojs.domain.access import KEY_ID, Principal, Scope
 from ojs.domain.delivery.delivery import check_delivery
 from ojs.domain.errors import InvalidPayload, InvalidRequest, forbidden, shorten
 from ojs.domain.job import envelope
+from ojs.domain.job.durable import NAME, STEP_NAME
 from ojs.domain.job.trace import TraceContext
 from ojs.domain.pool.pool import check_pool
 from ojs.domain.pool.worker import check_worker_id
@@ -23,7 +24,7 @@ from ojs.domain.requests import FILLED
 from ojs.http import models
 from ojs.http.binding import negotiation
 from ojs.http.binding.query import checked
-from ojs.http.endpoint import Operation
+from ojs.http.endpoint import PARAMETER, Operation
 from ojs.records import record
 
 logger = Logger()
@@ -83,6 +84,8 @@ class Request:
     # Seconds since this container (or the local server) started.
     uptime_s: int
     trace: TraceContext | None
+    # The last segment of a path with two parameters.
+    path_rest: str = ""
 
     def about(self, **ids: str | None) -> None:
         """Add the job (`job_id`) or the `queue` to all later log messages of this request.
@@ -137,6 +140,20 @@ class Request:
         if self.base64_body:
             return len(self.raw_body or "") * 3 // 4
         return len((self.raw_body or "").encode("utf-8", "surrogatepass"))
+
+    @property
+    def beside(self) -> str:
+        """The second parameter in the path. Reading it raises InvalidRequest if it is malformed."""
+        _, parameter = PARAMETER.findall(self.operation.path)
+        pattern = STEP_NAME if parameter == "step" else NAME
+        try:
+            value = unquote(self.path_rest, errors="strict")
+        except UnicodeDecodeError:
+            value = ""
+        if not pattern.fullmatch(value):
+            rule = "must be a name of 1 to 64 letters, digits, or _.:-"
+            raise InvalidRequest(parameter, rule, value=value)
+        return value
 
     def object(self) -> dict[str, Any]:
         """Read the body as a JSON object. An empty optional body is `{}`.

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from ojs.http.endpoint import BASE, PARAMETER, Operation
 from ojs.http.features import MISSING, MissingFeature
 
+_STEP = "step"
+
 
 class Routes:
     """The paths of operations, and of known features that are not supported."""
@@ -47,12 +49,17 @@ class Routes:
         return next((found for matcher, found in self._templates if matcher.match(path)), None)
 
 
+def _group(parameter: str) -> str:
+    return f"(?P<{parameter}>{'.+' if parameter == _STEP else '[^/]+'})"
+
+
 def _pattern(template: str, *, and_below: bool) -> re.Pattern[str]:
     """Build the pattern of a path template. `and_below`: longer paths match too."""
-    # A parameter matches one segment of any content.
+    # A parameter matches one segment of any content. The key of a step can contain slashes, which
+    # API Gateway decodes.
     fixed = PARAMETER.split(template)
     text = "".join(
-        f"(?P<{part}>[^/]+)" if index % 2 else re.escape(part) for index, part in enumerate(fixed)
+        _group(part) if index % 2 else re.escape(part) for index, part in enumerate(fixed)
     )
     below = "(?:/.*)?" if and_below else ""
     return re.compile(rf"\A{text}{below}\Z", re.DOTALL)

@@ -16,6 +16,7 @@ from ojs.domain.access import Reaches, everything
 from ojs.domain.errors import Conflict, NotFound, any_of
 from ojs.domain.ids import IdSource
 from ojs.domain.job import lifecycle
+from ojs.domain.job.durable import LETTERS, Wait, WaitingForSignal
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State, Trigger, sources
 from ojs.domain.queue.queue import Queue
@@ -28,6 +29,15 @@ from ojs.services.listing.dead_letters import DeadLetterSearch
 from ojs.services.permits.rate_limits import RateLimits, registered
 from ojs.store.jobs.records import JobStore
 from ojs.store.table.races import retry_on_race
+from ojs.store.table.table import Put
+
+
+def ended(job: Job, wait: Wait, now_ms: int) -> Put:
+    """Return the write that ends a sleep of a job now."""
+    from ojs.store.jobs.steps import StepStore
+
+    return StepStore.ending(job, replace(wait, until_ms=now_ms), now_ms=now_ms)
+
 
 RETRIABLE = frozenset({State.RETRYABLE, State.DISCARDED})
 
@@ -155,7 +165,7 @@ class JobActs:
             Conflict: The job is in another state.
             OjsError: Any error of `DeadLetterRetrier.bring_back`, for dead letters.
         """
-        if job.state is State.RETRYABLE:
+        if job.state is State.RETRYABLE or job.durable.waits is not None:
             return self._hastened(job)
         if not job.dead_letter:
             what = f"a job in state '{job.state}'"
@@ -213,11 +223,23 @@ class JobActs:
                 expected_states=expected,
                 details={"job_id": job.id},
             )
-        after = lifecycle.hasten(job, now_ms=self._clock.now_ms(), order=self._ids.order())
+        now_ms = self._clock.now_ms()
+        after = lifecycle.hasten(job, now_ms=now_ms, order=self._ids.order())
+        waits = job.durable.waits
+        if waits is not None and any(wait.kind in LETTERS for wait in waits.waits):
+            raise WaitingForSignal(
+                "Can't end the wait of the job, because it waits for a signal or for a child job. "
+                "Send the signal, or cancel the job.",
+                current_state=job.state,
+                details={"job_id": job.id},
+            )
         # Race: the sweep or a fetch processes a due transition of the job, or it is cancelled. The
         # loser reads again.
         return self._changes.replace(
-            job, self._placement.assign_position(replace(after, batch=None))
+            job,
+            self._placement.assign_position(replace(after, batch=None)),
+            # The sleep is over for its code, too.
+            also=[] if waits is None else [ended(job, each, now_ms) for each in waits.waits],
         )
 
     def _moved(self, job: Job, queue: str, priority: int | None, caller: str | None) -> Job:

@@ -8,7 +8,7 @@ cancels the copy in a dead-letter queue. If a condition fails, nothing changes.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -93,6 +93,7 @@ class DeadLetterRetrier:
         *,
         caller: str | None = None,
         reaches: Reaches = everything,
+        clears: Collection[str] = (),
     ) -> Job:
         """Make a dead letter available, with attempts reset to 0.
 
@@ -103,6 +104,7 @@ class DeadLetterRetrier:
             override: Changes to the job.
             caller: Name of the caller. With an override, the queue must allow it as a producer.
             reaches: Whether the caller can use a queue.
+            clears: See `bring_back`.
 
         Returns:
             The stored job with its errors.
@@ -116,7 +118,7 @@ class DeadLetterRetrier:
         def attempt() -> Job:
             job = self._jobs.read_record(job_id)
             if job is not None and job.dead_letter:
-                return self.bring_back(job, override, caller=caller, reaches=reaches)
+                return self.bring_back(job, override, caller=caller, reaches=reaches, clears=clears)
             if job is not None and job.life and job.state is not State.DISCARDED:
                 raise Conflict(
                     f"The dead letter was already retried and is in state '{job.state}'. The state "
@@ -144,6 +146,7 @@ class DeadLetterRetrier:
         replayed: str | None = None,
         caller: str | None = None,
         reaches: Reaches = everything,
+        clears: Collection[str] = (),
     ) -> Job:
         """Make a dead letter available, on the condition that it is unchanged since it was read.
 
@@ -158,6 +161,8 @@ class DeadLetterRetrier:
             caller: Name of the caller. With an override, it is stored, and the queue must allow it
                 as a producer.
             reaches: Whether the caller can use a queue.
+            clears: What its code continues without: `steps`, `checkpoint`. Default: it continues
+                with both.
 
         Returns:
             The available job.
@@ -189,7 +194,13 @@ class DeadLetterRetrier:
             queue.check_job(job.type, caller)
             wanted = replace(wanted, changed_by=caller)
         now_ms = self._clock.now_ms()
-        after = lifecycle.revive(wanted, now_ms=now_ms, order=self._ids.order())
+        after = lifecycle.revive(
+            wanted,
+            now_ms=now_ms,
+            order=self._ids.order(),
+            clears_steps="steps" in clears,
+            clears_checkpoint="checkpoint" in clears,
+        )
         after = replace(
             after,
             # The queue can have been created again with fewer lanes since the job was enqueued.

@@ -201,7 +201,7 @@ class DeliveryDispatcher:
         if late or delivery is None or not self._may_push_on(delivery):
             self._transitions.give_back(job)
             return False
-        (whole,) = self._jobs.with_contents([job])
+        (whole,) = self._jobs.with_checkpoints(self._jobs.with_contents([job]))
         if whole.content is None:
             self._transitions.end_without_content(job)
             return False

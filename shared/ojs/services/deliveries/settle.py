@@ -29,6 +29,7 @@ from ojs.domain.errors import (
     OjsError,
     PayloadTooLarge,
 )
+from ojs.domain.job.durable import TooManySteps
 from ojs.domain.job.job import Job
 from ojs.records import record
 from ojs.services.jobs.finish import JobFinisher
@@ -40,7 +41,7 @@ from ojs.store.table.races import retry_on_race
 _NO_ATTEMPT = frozenset({Verdict.THROTTLED, Verdict.GONE, Verdict.FORBIDDEN})
 _DISABLING = {Verdict.GONE: DisabledReason.GONE, Verdict.FORBIDDEN: DisabledReason.FORBIDDEN}
 # Outcomes of a healthy target, whether or not the job completed.
-_WORKING = frozenset({Verdict.COMPLETED, Verdict.FAILED, Verdict.REFUSED})
+_WORKING = frozenset({Verdict.COMPLETED, Verdict.FAILED, Verdict.REFUSED, Verdict.SUSPENDED})
 # First and maximum backoff (ms) of a target that throttles without a Retry-After.
 FIRST_BACKOFF_MS, MOST_BACKOFF_MS = 1_000, 60_000
 _MESSAGE = 300
@@ -147,6 +148,13 @@ class OutcomeProcessor:
                 said = {"code": "result_too_large", "message": large.message, "retryable": False}
                 self._nack(one, said, stopped)
             return
+        if outcome.verdict is Verdict.SUSPENDED:
+            try:
+                self._nack(one, None, stopped, suspend=outcome.suspend)
+            except (InvalidRequest, TooManySteps) as refused:
+                said = {"code": "invalid_response", "message": str(refused)}
+                self._nack(one, said, stopped)
+            return
         # An open breaker sends nothing, so this push was sent before it opened. Its fault is caused
         # by the target, not by the job.
         broken = outcome.verdict is Verdict.FAULT and delivery is not None and self._open(delivery)
@@ -165,13 +173,20 @@ class OutcomeProcessor:
     def _open(self, delivery: Delivery) -> bool:
         return delivery.breaker.state(self._clock.now_ms()) is BreakerState.OPEN
 
-    def _nack(self, one: Settled, error: Mapping[str, object] | None, stopped: list[Job]) -> None:
+    def _nack(
+        self,
+        one: Settled,
+        error: Mapping[str, object] | None,
+        stopped: list[Job],
+        suspend: object = None,
+    ) -> None:
         self._finish.nack(
             one.job_id,
             error=error,
             worker_id=worker_of(one.delivery),
             lease_token=one.lease_token,
-            requeue=error is None,
+            requeue=error is None and suspend is None,
+            suspend=suspend,
             stopped=stopped,
         )
 

@@ -26,6 +26,7 @@ from ojs.domain.errors import (
 )
 from ojs.domain.ids import IdSource
 from ojs.domain.job import envelope, lifecycle, retry
+from ojs.domain.job.durable import NOT_DURABLE, Durable
 from ojs.domain.job.envelope import MAX_BATCH, JobRequest, OnConflict, Specification
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, Job
 from ojs.domain.job.states import State
@@ -811,6 +812,11 @@ class JobEnqueuer:
             limit=specification.limit,
             producer=producer,
             chosen_id=specification.id is not None,
+            durable=(
+                NOT_DURABLE
+                if specification.parent is None
+                else Durable(parent=specification.parent)
+            ),
         )
 
 

@@ -1010,11 +1010,23 @@ class JobFetcher:
                 self._changes.replace(job, after, guard="lease")
         return bool(dropped)
 
+    def _fitting(self, state: _FetchState, jobs: list[Job]) -> list[Job]:
+        """Release the jobs whose checkpoints make the response too large, but not the first."""
+        kib = state.kib
+        for at, job in enumerate(jobs):
+            kib += 0 if job.checkpoint is None else job.checkpoint.shown_bytes // 1024
+            if at and kib > _MAX_ANSWER_KIB:
+                for each in jobs[at:]:
+                    self._transitions.give_back(each)
+                return jobs[:at]
+        return jobs
+
     def _with_contents(self, state: _FetchState) -> list[Job]:
         """Return the claimed jobs with their contents. A job without content is not dispatched."""
         damaged: dict[str, UnreadableItem] = {}
         try:
             jobs = self._jobs.with_contents(state.jobs, damaged.setdefault)
+            jobs = self._fitting(state, self._jobs.with_checkpoints(jobs))
         except OjsError:
             # The worker doesn't receive these jobs, so they are requeued before their leases
             # expire. If that fails, too, the leases still expire.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ojs.clock import Clock
 from ojs.domain import jsontext
@@ -30,6 +30,9 @@ from ojs.store.jobs.records import JobStore, winner
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race, won_or
 
+if TYPE_CHECKING:
+    from ojs.services.jobs.suspensions import Suspensions
+
 
 class JobFinisher:
     """Ends attempts at a worker's request."""
@@ -45,6 +48,7 @@ class JobFinisher:
         clock: Clock,
         ids: IdSource,
         placement: FairQueuePlacement,
+        suspensions: Callable[[], Suspensions],
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._jobs = jobs
@@ -53,6 +57,7 @@ class JobFinisher:
         self._copies = copies
         self._limits = limits
         self._placement = placement
+        self._suspensions = suspensions
         self._clock = clock
         self._ids = ids
         self._chance = chance
@@ -108,7 +113,7 @@ class JobFinisher:
         there = winner(done)
         if there is None:
             raise NotFound("job", job_id)
-        _check_token(there, lease_token)
+        check_token(there, lease_token)
         if self._resumed(there, worker_id, attempt, lease_token):
             return self.ack(
                 job_id,
@@ -137,6 +142,7 @@ class JobFinisher:
         attempt: int | None = None,
         lease_token: str | None = None,
         requeue: bool = False,
+        suspend: object = None,
         stopped: list[Job] | None = None,
     ) -> Job:
         """Retry, dead-letter, or discard a job whose attempt failed, as its retry policy specifies.
@@ -152,6 +158,7 @@ class JobFinisher:
             lease_token: See `ack`.
             requeue: Whether the job returns to `available` immediately. The attempt does not
                 count.
+            suspend: Instead of an error: what the code of the job waits for, as sent.
             stopped: See `JobChanges.ack`.
 
         Returns:
@@ -159,28 +166,34 @@ class JobFinisher:
 
         Raises:
             NotFound: The job doesn't exist.
-            InvalidRequest: The error is malformed, or the queue requires the lease token.
+            InvalidRequest: The error or the suspension is malformed, or the queue requires the
+                lease token.
             Conflict: The job isn't active, or isn't under the caller's lease.
         """
+        waits = None if suspend is None else self._suspensions().read(suspend)
 
         def end() -> Job:
             job = self._jobs.read_record(job_id)
             if job is None:
                 raise NotFound("job", job_id)
-            _check_token(job, lease_token)
+            check_token(job, lease_token)
             if self._resumed(job, worker_id, attempt, lease_token):
                 raise LostRace([])
             owned = job.lease is not None and _owns_lease(job, worker_id, attempt, lease_token)
             if job.state is not State.ACTIVE or not owned:
                 raise self._refusal(job, Trigger.FAIL, worker_id, attempt, lease_token)
             now_ms = self._clock.now_ms()
-            failure = None
+            failure, told = None, error or {}
+            if waits is not None:
+                if not self._suspensions().idle(job, waits):
+                    return self._suspensions().apply(job, waits, stopped)
+                told = self._suspensions().no_progress
             if requeue:
                 back = lifecycle.requeue(job, now_ms=now_ms, order=self._ids.order())
                 after = self._placement.assign_position(back)
             else:
-                failure = failures.reported(error or {}, attempt=job.attempt, now_ms=now_ms)
-                pause_ms = failures.limited_until(error or {}, now_ms=now_ms)
+                failure = failures.reported(told, attempt=job.attempt, now_ms=now_ms)
+                pause_ms = failures.limited_until(told, now_ms=now_ms)
                 if pause_ms is not None:
                     # The key is paused before the job finishes, so that no other job of the key
                     # starts in between.
@@ -222,24 +235,45 @@ class JobFinisher:
             states.check(job.state, trigger, job.id)
         except Conflict as conflict:
             return conflict
-        if worker_id is not None and job.worker_id not in (None, worker_id):
-            reason, field = "another worker has its lease", "worker_id"
-        elif attempt not in (None, job.attempt):
-            reason, field = f"its current attempt is {job.attempt}", "attempt"
-        elif lease_token is not None:
-            reason, field = "its lease has a different token", "lease_token"
-        else:
-            reason, field = "it was changed by a concurrent request", "job_id"
-        return Conflict(
-            f"Can't {trigger.replace('_', ' ')} the job, because {reason}.",
-            current_state=job.state,
-            expected_states=[State.ACTIVE],
-            details={"job_id": job.id, "field": field, "reason": reason},
+        return not_held(
+            job, f"{trigger.replace('_', ' ')} the job", worker_id, attempt, lease_token
         )
 
 
-def _check_token(job: Job, lease_token: str | None) -> None:
-    """Reject an ack or nack without the lease token that the job's queue requires."""
+def not_held(
+    job: Job,
+    what: str,
+    worker_id: str | None,
+    attempt: int | None = None,
+    lease_token: str | None = None,
+) -> Conflict:
+    """Return the error for a worker that doesn't have the lease of an active job.
+
+    Args:
+        job: The job.
+        what: What the worker can't do, for the message.
+        worker_id: ID of the worker, or None.
+        attempt: Attempt in the request, or None.
+        lease_token: Lease token in the request, or None.
+    """
+    if worker_id is not None and job.worker_id not in (None, worker_id):
+        reason, field = "another worker has its lease", "worker_id"
+    elif attempt not in (None, job.attempt):
+        reason, field = f"its current attempt is {job.attempt}", "attempt"
+    elif lease_token is not None:
+        reason, field = "its lease has a different token", "lease_token"
+    else:
+        reason, field = "it was changed by a concurrent request", "job_id"
+    return Conflict(
+        f"Can't {what}, because {reason}.",
+        current_state=job.state,
+        expected_states=[State.ACTIVE],
+        details={"job_id": job.id, "field": field, "reason": reason},
+    )
+
+
+def check_token(job: Job, lease_token: str | None) -> None:
+    """Reject a report without the lease token that the job's queue requires."""
     if job.fenced and lease_token is None:
         raise InvalidRequest(
             "lease_token",

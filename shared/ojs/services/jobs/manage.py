@@ -137,6 +137,7 @@ class JobManagement:
         worker_id: str | None = None,
         message: str | None = None,
         data: Mapping[str, Any] | None = None,
+        lease_token: str | None = None,
     ) -> Progress:
         """Store the progress of a running job. Counts as a heartbeat.
 
@@ -149,6 +150,7 @@ class JobManagement:
             worker_id: ID of the worker. None: not checked.
             message: Text for people.
             data: JSON object.
+            lease_token: Lease token of the run. None: not checked.
 
         Returns:
             The stored progress.
@@ -166,7 +168,9 @@ class JobManagement:
             raise PayloadTooLarge("data", size=size, limit=MAX_PROGRESS_BYTES)
         now_ms = self._clock.now_ms()
         job = won_or(
-            lambda: self._jobs.extend(job_id, now_ms=now_ms, worker_id=worker_id),
+            lambda: self._jobs.extend(
+                job_id, now_ms=now_ms, worker_id=worker_id, lease_token=lease_token
+            ),
             lambda lost: self._ignored(job_id, lost),
         )
         if job is None:

@@ -12,7 +12,7 @@ from ojs.services.jobs.empty_lines import EmptyIndexCache
 from ojs.services.permits.lifecycle import Permits
 from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import LostRace, WriteNotApplied
-from ojs.store.table.table import Put, Update
+from ojs.store.table.table import Check, Put, Update
 
 # Called with each changed job. If the job finished, it processes the effects, such as the next
 # workflow step.
@@ -98,6 +98,7 @@ class JobChanges:
         guard: Literal["op", "lease"] = "op",
         tells: bool = True,
         stopped: list[Job] | None = None,
+        also: Sequence[Put | Check] = (),
     ) -> Job:
         """Replace a job record if it is unchanged (`JobStore.replace`).
 
@@ -110,14 +111,17 @@ class JobChanges:
             tells: Whether to process the consequences of a finished job. If false, the caller
                 does.
             stopped: See `ack`.
+            also: See `JobStore.replace`.
 
         Returns:
             The stored job.
 
         Raises:
-            LostRace: The job has changed.
+            LostRace: The job has changed, or a condition of `also` failed.
         """
-        after = self._jobs.replace(before, after, failure=failure, reported=reported, guard=guard)
+        after = self._jobs.replace(
+            before, after, failure=failure, reported=reported, guard=guard, also=also
+        )
         if self._permits.release_unused(before, after, stopped):
             self._freed(before)
         self._empty_lines.note(after)

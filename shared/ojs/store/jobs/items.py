@@ -14,6 +14,7 @@ from ojs.domain import jsontext
 from ojs.domain.fair_queue.tags import TAG_DIGITS, Share, tagged
 from ojs.domain.job import failure as failures
 from ojs.domain.job.copies import CopyTarget, Origin
+from ojs.domain.job.durable import Parent, Suspension
 from ojs.domain.job.failure import ErrorEntry, Failure
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, Job, Lease
 from ojs.domain.job.permits import RunPermits
@@ -60,6 +61,10 @@ def _order(record: Mapping[str, Any]) -> str | None:
 
 # An acknowledgement adds to this attribute without reading the record.
 KEEP_COMPLETED = "keep_c"
+# A saved checkpoint adds to this attribute without reading the record.
+CHECKPOINTS = "cp"
+# So do saved steps. A claim of a suspended job removes its waits.
+SAVES, SAVED_BYTES, FORGIVEN, VERSION, WAITS = "stn", "stb", "fg", "ver", "waits"
 JOB = Record(
     Job,
     "job",
@@ -112,6 +117,17 @@ JOB = Record(
         "fair": Attribute("share", Share.compact, Share.of),
         "permits": Attribute("permits", RunPermits.compact, RunPermits.of),
         "wf": Attribute("workflow", WorkflowStep.compact, WorkflowStep.of),
+        CHECKPOINTS: "durable.checkpoints",
+        "cpx": "durable.cleared",
+        SAVES: "durable.saves",
+        SAVED_BYTES: "durable.bytes",
+        FORGIVEN: "durable.forgiven",
+        VERSION: "durable.version",
+        "ep": "durable.epoch",
+        "sgn": "durable.signals",
+        WAITS: Attribute("durable.waits", Suspension.compact, Suspension.of),
+        "nap": "durable.stopped",
+        "pa": Attribute("durable.parent", Parent.compact, Parent.of),
         # The permit of a queue's semaphore can be stored as a token.
         "slot": flag("queue_permit"),
         "dead": flag("dead_letter"),
@@ -133,7 +149,9 @@ JOB = Record(
         "order": _order,
         "content": lambda it: jsontext.stored(it["body"]) if "body" in it else None,
         "result": lambda it: jsontext.stored(it["result"]) if "result" in it else MISSING,
-        **dict.fromkeys(("chosen_id", "errors", "progress", "previous_state")),
+        **dict.fromkeys(
+            ("chosen_id", "errors", "progress", "previous_state", "checkpoint", "outcomes")
+        ),
     },
 )
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # reference.
 _OWNERS = (keys.job(""), keys.cron(""))
 _REFERRING = {keys.PAYLOAD: "payload", keys.RESULT: "result_ref", keys.DEFINITION: "apart"}
+# A checkpoint in the bucket is referred to by its own item.
+_IN_BUCKET = (*_REFERRING, keys.CHECKPOINT)
 _PAGE = 1_000
 
 
@@ -63,7 +65,7 @@ class Orphans:
         if self._bucket is None:
             return
         client, name = self._bucket
-        for kind in _REFERRING:
+        for kind in _IN_BUCKET:
             prefix = f"{kind.rstrip('|')}/"
             pages = client.get_paginator("list_objects_v2").paginate(
                 Bucket=name, Prefix=prefix, PaginationConfig={"PageSize": _PAGE}
@@ -81,9 +83,9 @@ class Orphans:
         The read is strongly consistent.
         """
         wanted = list(parts)
-        records = self._table.batch_get((part.pk, keys.RECORD) for part in wanted)
+        records = self._table.batch_get((part.pk, _holder(part)) for part in wanted)
         return [
-            part for part in wanted if not _referenced(part, records.get((part.pk, keys.RECORD)))
+            part for part in wanted if not _referenced(part, records.get((part.pk, _holder(part))))
         ]
 
     def remove(self, parts: Iterable[OrphanCandidate]) -> None:
@@ -101,6 +103,12 @@ class Orphans:
         self._table.write_many(deletes=in_table)
 
 
+def _holder(part: OrphanCandidate) -> str:
+    """Return the sort key of the item that refers to a candidate."""
+    of_checkpoint = part.blob is not None and part.sk.startswith(keys.CHECKPOINT)
+    return keys.CHECKPOINT if of_checkpoint else keys.RECORD
+
+
 def _of_object(kind: str, key: str) -> OrphanCandidate:
     _, owner, token = key.split("/")
     return OrphanCandidate(*PayloadRef(owner, kind, f"s3:{token}").key, key)
@@ -110,6 +118,8 @@ def _referenced(part: OrphanCandidate, record: Item | None) -> bool:
     """Return whether a record refers to this candidate. `record` is None if it doesn't exist."""
     if record is None:
         return False
+    if part.blob is not None and _holder(part) == keys.CHECKPOINT:
+        return part.sk.removeprefix(keys.CHECKPOINT) == record.get("ref")
     for kind, attribute in _REFERRING.items():
         if part.sk.startswith(kind):
             # The attributes of the record are read directly, because a record that only a newer

@@ -138,9 +138,17 @@ def payload_of(item: Item) -> str:
 
 def _item(at: PayloadRef, payload: str) -> Item:
     pk, sk = at.key
+    return {"pk": pk, "sk": sk, **packed(payload)}
+
+
+def packed(payload: str, beside: int = 0) -> Item:
+    """Return the attribute for a payload: `text`, or `zip` if that saves a write unit.
+
+    `beside` is the size of the other attributes of the item in bytes.
+    """
     raw = payload.encode("utf-8")
     # Write units are counted in KB. The payload is compressed if that saves at least one unit.
-    packed = zlib.compress(raw, 6) if len(raw) > _UNIT else raw
-    if len(packed) // _UNIT < len(raw) // _UNIT:
-        return {"pk": pk, "sk": sk, "zip": packed}
-    return {"pk": pk, "sk": sk, "text": payload}
+    small = zlib.compress(raw, 6) if len(raw) + beside > _UNIT else raw
+    if (len(small) + beside) // _UNIT < (len(raw) + beside) // _UNIT:
+        return {"zip": small}
+    return {"text": payload}

@@ -92,16 +92,18 @@ class JobReader:
         If the query stops at DynamoDB's 1 MB because of a long error history, the latest 1 MB of
         the errors is read, and the other parts by key.
         """
-        everything = "pk = :job"
+        # Outcomes of steps are read in pages (`ojs.store.jobs.steps`).
         values: dict[str, Value] = {":job": keys.job(job_id)}
-        found = self._table.query(everything, values, consistent=True)
+        found = self._table.query(
+            "pk = :job AND sk < :steps", values | {":steps": keys.STEP}, consistent=True
+        )
         by_key = {str(item["sk"]): item for item in found.items}
         if keys.RECORD not in by_key:
             return None
         job = items.job_of(by_key[keys.RECORD])
         if found.last is not None:
             latest = self._table.query(
-                f"{everything} AND begins_with(sk, :error)",
+                "pk = :job AND begins_with(sk, :error)",
                 values | {":error": keys.ERROR},
                 consistent=True,
                 forward=False,
@@ -115,7 +117,8 @@ class JobReader:
 
     def load_whole(self, job_id: str) -> Job | None:
         """Return the whole job as `load` does, with all errors. Makes any number of calls."""
-        found = self._table.query_all("pk = :job", {":job": keys.job(job_id)})
+        values: dict[str, Value] = {":job": keys.job(job_id), ":steps": keys.STEP}
+        found = self._table.query_all("pk = :job AND sk < :steps", values)
         by_key = {str(item["sk"]): item for item in found}
         return self._assembled(by_key) if keys.RECORD in by_key else None
 
@@ -166,6 +169,14 @@ class JobReader:
             unreadable(damaged.what, damaged)
             return list(jobs)
         return [one for job in jobs for one in self.with_contents([job], unreadable)]
+
+    def with_checkpoints(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return the same jobs with their checkpoints. Makes one call if a job can have one."""
+        if not any(job.durable.resumable for job in jobs):
+            return list(jobs)
+        from ojs.store.jobs.checkpoints import CheckpointStore
+
+        return CheckpointStore(self._table, self._payloads).loaded(jobs)
 
     def with_sent(self, jobs: Sequence[Job]) -> list[Job]:
         """Return the same jobs with their contents as sent by the client, if offloaded to the

@@ -16,8 +16,9 @@ fails, but the record has the token of this write: the write succeeded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import field
 from dataclasses import replace as changed
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, Job, JobPermits
 from ojs.domain.job.permits import RunPermits
 from ojs.domain.job.retention import RETENTION
 from ojs.domain.job.states import State, Trigger, sources
+from ojs.records import record
 from ojs.store.bounds.depth_counter import DepthCounter
 from ojs.store.jobs import items
 from ojs.store.jobs.finding import JobIndex
@@ -45,10 +47,26 @@ from ojs.store.queues.due_notes import DueNotes
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.races import wins
-from ojs.store.table.table import OwnMark, Put, Table, Update
+from ojs.store.table.table import Check, OwnMark, Put, Table, Update
 from ojs.store.table.values import Value, number
 
 _UNSETTLED = 100
+
+
+@record(frozen=True)
+class Addition:
+    """Further changes in a write that renews a lease, and their conditions."""
+
+    compute: Mapping[str, str]
+    conditions: Sequence[str] = ()
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+
+# Numbers a new checkpoint: the next number is in the record that the write returns.
+NEXT_CHECKPOINT = Addition(
+    {items.CHECKPOINTS: f"if_not_exists(#{items.CHECKPOINTS}, :zero) + :one"},
+    values={":zero": 0, ":one": 1},
+)
 
 
 def winner(lost: LostRace, *, known_only: bool = False) -> Job | None:
@@ -276,6 +294,7 @@ class JobStore(JobReader):
                 # A deadline has no effect after the start, so the job is removed from the index
                 # `expiry`.
                 remove=["batch", "epk", "esk", "stalled", "retry_at"]
+                + ([] if due is None or due.durable.waits is None else [items.WAITS])
                 + [
                     name
                     for name in ("worker", "pool", "permits", "fenced", "wpk", "wsk")
@@ -364,6 +383,7 @@ class JobStore(JobReader):
         worker_id: str | None,
         lease_ms: int | None = None,
         lease_token: str | None = None,
+        also: Addition | None = None,
     ) -> Job:
         """Renew a lease, by its own length or by `lease_ms`.
 
@@ -376,10 +396,11 @@ class JobStore(JobReader):
             worker_id: ID of the worker. None: not checked.
             lease_ms: New length of the lease in milliseconds, also for later renewals.
             lease_token: Lease token of the run. A fenced run requires it if `worker_id` is None.
+            also: Further changes in the same write. A fenced run then requires the lease token.
 
         Raises:
-            LostRace: The job isn't active under the caller's lease, or the lease already ends
-                later.
+            LostRace: The job isn't active under the caller's lease, the lease already ends later,
+                or a condition of `also` failed.
         """
         token = self._ids.token()
         setting: dict[str, Value] = {"op": token, "beat": now_ms}
@@ -388,8 +409,13 @@ class JobStore(JobReader):
         # receives the new owner. A heartbeat identifies its run by the worker ID. A progress report
         # can be without a worker ID.
         conditions, values = _lease_owner_condition(
-            worker_id, None, lease_token, demanded=worker_id is None
+            worker_id, None, lease_token, demanded=worker_id is None or also is not None
         )
+        if also is not None:
+            # After a lost response, the same write must not count twice.
+            conditions += ["#op <> :set_op", *also.conditions]
+            compute |= also.compute
+            values |= also.values
         # Race: a container whose clock is ahead renewed the lease, or this is an earlier write that
         # takes effect late. The loser receives the later time.
         conditions.append("(attribute_not_exists(#beat) OR #beat <= :now)")
@@ -422,6 +448,7 @@ class JobStore(JobReader):
             worker_id=worker_id,
             lease_ms=lease_ms,
             lease_token=lease_token,
+            also=also,
         )
 
     # --- changes of a record that was read --------------------------------------------------
@@ -434,6 +461,7 @@ class JobStore(JobReader):
         failure: Failure | None = None,
         reported: bool = False,
         guard: Literal["op", "lease"] = "op",
+        also: Sequence[Put | Check] = (),
     ) -> Job:
         """Compare-and-swap of a job record.
 
@@ -447,12 +475,13 @@ class JobStore(JobReader):
                 one that the backend observed.
             guard: What must not have changed since `before` was read: the version (`op`) or the
                 lease.
+            also: Further writes and checks, in one transaction with the record.
 
         Returns:
             The stored job.
 
         Raises:
-            LostRace: The job has changed.
+            LostRace: The job has changed, or a condition of `also` failed.
         """
         apart: Put | None = None
         if failure is not None:
@@ -460,7 +489,10 @@ class JobStore(JobReader):
         after, update = self.replacing(before, after, guard=guard)
         if apart is not None:
             self._add(apart)
-        self._table.update(update, own=("op", update.set["op"]))
+        if also:
+            self._transact([after], [update, *also])
+        else:
+            self._table.update(update, own=("op", update.set["op"]))
         return after
 
     def replace_all(
@@ -472,15 +504,20 @@ class JobStore(JobReader):
             LostRace: A record has changed since it was read, or a condition of `also` failed.
         """
         made = [self.replacing(before, after) for before, after in changes]
+        stored = [after for after, _ in made]
+        self._transact(stored, [*(update for _, update in made), *also])
+        return stored
+
+    def _transact(self, stored: Sequence[Job], writes: Sequence[Put | Update | Check]) -> None:
+        """Make the writes of these jobs, which are the first ones, and others. Raises LostRace."""
         try:
-            self._table.transact([*(update for _, update in made), *also])
+            self._table.transact(writes)
         except LostRace as lost:
             # If an earlier attempt succeeded and its response was lost, all stored records have our
             # tokens.
-            records = zip(lost.items, made, strict=False)
-            if not all(found and found.get("op") == after.op for found, (after, _) in records):
+            records = zip(lost.items, stored, strict=False)
+            if not all(found and found.get("op") == after.op for found, after in records):
                 raise
-        return [after for after, _ in made]
 
     def replacing(
         self, before: Job, after: Job, *, guard: Literal["op", "lease"] = "op"

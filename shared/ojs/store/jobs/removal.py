@@ -104,14 +104,19 @@ class JobRemoval:
             for _, sk in keys_found
             if sk.startswith(keys.SPARE)
         ]
-        payloads = dict.fromkeys([*payloads_of(job), *spare])
+        states = [
+            PayloadRef(job.id, keys.CHECKPOINT, str(item["ref"]))
+            for item in found
+            if item["sk"] == keys.CHECKPOINT and "ref" in item
+        ]
+        payloads = dict.fromkeys([*payloads_of(job), *spare, *states])
         in_table = {at.key for at in payloads if not at.in_bucket}
         rest = [
             (pk, sk)
             for pk, sk in keys_found
             if (pk, sk) in in_table
-            or sk == keys.PROGRESS
-            or sk.startswith((keys.ERROR, keys.SPARE))
+            or sk in (keys.PROGRESS, keys.CHECKPOINT)
+            or sk.startswith((keys.ERROR, keys.SPARE, keys.STEP, keys.UNTIL))
         ]
         objects = [at for at in payloads if at.in_bucket]
         return rest, objects, any(sk == keys.RECORD for _, sk in keys_found)

@@ -19,6 +19,9 @@ PAYLOAD = "payload|"
 RESULT = "result|"
 ERROR = "err|"
 PROGRESS = "progress"
+CHECKPOINT = "checkpoint"
+STEP = "step|"
+UNTIL = "until|"
 SPARE = "spare|"
 # Sort key of a definition that is too large for the main item of a cron job. The definition of a
 # workflow has the same sort key.
@@ -71,6 +74,16 @@ def error(life: int, attempt: int, *, ended: bool = False) -> str:
             its deadline passed.
     """
     return f"{ERROR}{life:04d}|{attempt:06d}{'x' if ended else ''}"
+
+
+def step(epoch: int, kind: str, name: str) -> str:
+    """Return the sort key of an outcome. `kind` is its letter, so no signal passes for a step."""
+    return f"{STEP}{epoch:04d}|{kind}|{name}"
+
+
+def until(epoch: int, name: str) -> str:
+    """Return the sort key of the end of a sleep or wait."""
+    return f"{UNTIL}{epoch:04d}|{name}"
 
 
 def is_of_end(sort_key: str) -> bool:

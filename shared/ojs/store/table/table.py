@@ -135,6 +135,20 @@ class Delete:
         return {"Key": key} | _condition(self.condition, self.values)
 
 
+@record(frozen=True)
+class Check:
+    """A condition on an item that a transaction does not write."""
+
+    pk: str
+    sk: str
+    condition: str
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of a condition check in TransactWriteItems."""
+        return Delete(self.pk, self.sk, self.condition, self.values).arguments()
+
+
 def _condition(condition: str | None, values: Mapping[str, Value]) -> dict[str, Any]:
     """Return the arguments of a condition, if there is one."""
     if not condition:
@@ -315,19 +329,26 @@ class Table:
             wanted = list(left) + rest
         return found
 
-    def put(self, put: Put, *, own: OwnMark | None = None) -> None:
-        """Write a whole item. `own` is as for `update`. Raises LostRace with the existing item."""
+    def put(self, put: Put, *, own: OwnMark | None = None, tell_old: bool = False) -> Item | None:
+        """Write a whole item. `own` is as for `update`. Raises LostRace with the existing item.
+
+        With `tell_old`, returns the replaced item. After a lost response, it is unknown.
+        """
         try:
-            self._call(
+            answer = self._call(
                 "PutItem",
                 self.client.put_item,
                 TableName=self.name,
                 ReturnValuesOnConditionCheckFailure="ALL_OLD",
+                **({"ReturnValues": "ALL_OLD"} if tell_old else {}),
                 **put.arguments(),
             )
         except LostRace as lost:
             if _own_item(lost, own) is None:
                 raise
+            return None
+        old = answer.get("Attributes")
+        return unpack(old) if old else None
 
     def update(
         self, update: Update, *, tell_loser: bool = True, own: OwnMark | None = None
@@ -490,7 +511,7 @@ class Table:
             if after is None:
                 return items
 
-    def transact(self, writes: Sequence[Put | Update | Delete]) -> None:
+    def transact(self, writes: Sequence[Put | Update | Delete | Check]) -> None:
         """Make up to 100 writes, all of them or none.
 
         All attempts have one client token. For 10 minutes after a success, DynamoDB returns the
@@ -508,7 +529,8 @@ class Table:
             arguments = write.arguments() | {"TableName": self.name}
             if write.condition:
                 arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
-            actions.append({type(write).__name__: arguments})
+            name = "ConditionCheck" if isinstance(write, Check) else type(write).__name__
+            actions.append({name: arguments})
         self._call(
             _TRANSACT,
             self.client.transact_write_items,

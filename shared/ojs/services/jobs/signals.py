@@ -1,0 +1,160 @@
+"""Signals for jobs that wait, or will wait, for them: stored once, with the wake-up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ojs.clock import Clock
+from ojs.domain import jsontext
+from ojs.domain.errors import Conflict, Duplicate, NotFound, PayloadTooLarge
+from ojs.domain.ids import IdSource
+from ojs.domain.job import lifecycle
+from ojs.domain.job.durable import (
+    MAX_SIGNALS,
+    MAX_STEPS,
+    Outcome,
+    OutcomeKind,
+    TooManySteps,
+)
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
+from ojs.records import record
+from ojs.services.jobs.placement import FairQueuePlacement
+from ojs.services.jobs.time_transitions import TimeTransitions
+from ojs.services.jobs.transitions import JobChanges
+from ojs.store.jobs.records import JobStore
+from ojs.store.jobs.steps import StepStore, weight
+from ojs.store.table.errors import LostRace
+from ojs.store.table.races import retry_on_race
+
+MAX_SIGNAL_BYTES = 65_536
+
+
+@record(frozen=True)
+class SentSignal:
+    """A stored signal, and whether it made its job available."""
+
+    outcome: Outcome
+    woken: bool
+
+
+class Signals:
+    """Stores outcomes that come from outside a job: signals, and results of child jobs."""
+
+    def __init__(
+        self,
+        *,
+        jobs: JobStore,
+        steps: StepStore,
+        changes: JobChanges,
+        placement: FairQueuePlacement,
+        transitions: TimeTransitions,
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        self._jobs = jobs
+        self._steps = steps
+        self._changes = changes
+        self._placement = placement
+        self._transitions = transitions
+        self._clock = clock
+        self._ids = ids
+
+    def send(self, job_id: str, name: str, data: object, *, key: str | None = None) -> SentSignal:
+        """Send a signal to a job.
+
+        The signal and the wake-up are one transaction, so a crash loses neither.
+
+        Args:
+            job_id: ID of the job.
+            name: Name of the signal.
+            data: The data of the signal, a JSON value.
+            key: Idempotency key. A repeated request with the same key returns the same signal.
+
+        Raises:
+            NotFound: The job doesn't exist.
+            Conflict: The job is in a final state, or its wait for the signal is over.
+            Duplicate: The signal was sent before, with another key.
+            PayloadTooLarge: The data is too large.
+            TooManySteps: The job has stored too many signals.
+        """
+        if (size := jsontext.size_of(data)) > MAX_SIGNAL_BYTES:
+            raise PayloadTooLarge("data", size=size, limit=MAX_SIGNAL_BYTES)
+        token = key or self._ids.token()
+        outcome = Outcome(name, OutcomeKind.SIGNAL, ok=True, value=data, save=token)
+
+        def attempt() -> SentSignal:
+            job = self._transitions.apply(self._jobs.read_record(job_id))
+            if job is None:
+                raise NotFound("job", job_id)
+            if job.state.terminal:
+                raise _over(job, f"it is in state '{job.state}'")
+            return self.store(job, outcome)
+
+        return retry_on_race(attempt)
+
+    def store(self, job: Job, outcome: Outcome) -> SentSignal:
+        """Store an outcome of a job as read, and make the job available if it waits for it.
+
+        Raises:
+            LostRace: The job has changed.
+            Conflict: The job's wait is over.
+            Duplicate: The outcome exists, from another request.
+            TooManySteps: The job has stored too many outcomes.
+        """
+        now_ms = self._clock.now_ms()
+        outcome = replace(outcome, attempt=job.attempt, stored_ms=now_ms)
+        after, woken = self._after(job, outcome, now_ms)
+        try:
+            # Races: any change of the job, such as its suspension for this signal. The loser reads
+            # again. Or an outcome of this name exists.
+            if after is None:
+                self._steps.add_signal(job, outcome)
+            else:
+                put = self._steps.putting(job, outcome)
+                self._changes.replace(job, self._placement.assign_position(after), also=[put])
+        except LostRace as lost:
+            first = self._steps.existing(lost)
+            if first is None:
+                raise
+            if first.save == outcome.save:
+                return SentSignal(first, woken=False)
+            if not first.ok and first.kind is OutcomeKind.SIGNAL:
+                raise _over(job, "its wait for the signal is over") from None
+            raise Duplicate(
+                f"The {outcome.kind} '{outcome.name}' of the job exists.",
+                details={"job_id": job.id, "name": outcome.name},
+            ) from None
+        return SentSignal(outcome, woken)
+
+    def _after(self, job: Job, outcome: Outcome, now_ms: int) -> tuple[Job | None, bool]:
+        """Return the job after an outcome, and whether it becomes available.
+
+        None: it doesn't wait for the outcome.
+        """
+        durable = job.durable
+        if job.state is State.SCHEDULED and durable.waits is not None:
+            try:
+                left = durable.waits.without(outcome.kind, outcome.name)
+            except KeyError:
+                pass
+            else:
+                if durable.saves >= MAX_STEPS:
+                    raise TooManySteps(job.id)
+                counted = replace(durable, saves=durable.saves + 1, waits=left)
+                counted = replace(counted, bytes=counted.bytes + weight([outcome]))
+                after = replace(job, durable=counted)
+                if left is not None:
+                    return after, False
+                return lifecycle.promote(after, now_ms=now_ms, order=self._ids.order()), True
+        if durable.signals >= MAX_SIGNALS:
+            raise TooManySteps(job.id)
+        return None, False
+
+
+def _over(job: Job, why: str) -> Conflict:
+    return Conflict(
+        f"Can't signal the job, because {why}.",
+        current_state=job.state,
+        details={"job_id": job.id},
+    )
