@@ -77,6 +77,14 @@ class Synthesis:
 
 
 @pytest.fixture(scope="session")
+def code(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], lambda_.Code]:
+    """The functions' code, anew for each construct."""
+    stub = tmp_path_factory.mktemp("stub")
+    (stub / "handler.py").write_text("# stands for the bundle\n")
+    return lambda: lambda_.Code.from_asset(str(stub))
+
+
+@pytest.fixture(scope="session")
 def synthesise(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[DeploymentSettings], Synthesis]:

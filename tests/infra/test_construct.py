@@ -12,14 +12,12 @@ from aws_cdk import aws_certificatemanager as acm
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_events_targets as targets
-from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_route53 as route53
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
-from cdk_nag import AwsSolutionsChecks
 
 from examples.mail_queue.app import MailStack
 from infra import ROOT, client, facts
@@ -37,46 +35,13 @@ from ojs_aws.cdk import (
 )
 from ojs_aws.cdk import settings as settings_module
 from ojs_aws.cdk.parts import grants
+from tests.infra.construct import PLACE, Made, role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-PLACE = Environment(account="123456789012", region="eu-central-1")
 TABLE = "AWS::DynamoDB::Table"
 CERTIFICATE = f"arn:aws:acm:eu-central-1:{PLACE.account}:certificate/abc"
-
-
-@pytest.fixture(scope="session")
-def code(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], lambda_.Code]:
-    """The functions' code, anew for each construct."""
-    stub = tmp_path_factory.mktemp("stub")
-    (stub / "handler.py").write_text("# stands for the bundle\n")
-    return lambda: lambda_.Code.from_asset(str(stub))
-
-
-class Made:
-    """A stack with a backend, and what is beside it."""
-
-    def __init__(self, app: App, stack: Stack, jobs: OpenJobSpec) -> None:
-        self.app, self.stack, self.jobs = app, stack, jobs
-        self.template = assertions.Template.from_stack(stack)
-
-    def all(self, kind: str) -> Mapping[str, Mapping[str, Any]]:
-        return self.template.find_resources(kind)
-
-    def some(self, kind: str, part: str) -> dict[str, Any]:
-        """Properties of the one of this type with this in its logical id."""
-        (one,) = (each for name, each in self.all(kind).items() if part in name)
-        found: dict[str, Any] = one["Properties"]
-        return found
-
-    def findings(self) -> list[str]:
-        report = AwsSolutionsChecks(self.app).validate_scope(self.app)
-        return [f"{each.rule_name}: {each.description}" for each in report.violations]
-
-
-def role(stack: Stack, name: str) -> iam.Role:
-    return iam.Role(stack, name, assumed_by=iam.ServicePrincipal("ecs-tasks.amazonaws.com"))
 
 
 @pytest.fixture(scope="session")

@@ -16,12 +16,10 @@ from aws_cdk import aws_sns as sns
 from infra import ROOT
 from ojs_aws.cdk import DeploymentSettings, OpenJobSpec
 from ojs_aws.cdk.functions import STREAM_SOURCE
-from tests.infra.test_construct import PLACE, Made, code, role
+from tests.infra.construct import PLACE, Made, role
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-__all__ = ["code"]
 
 ID = dynamodb.Attribute(name="pk", type=dynamodb.AttributeType.STRING)
 BOTH = dynamodb.StreamViewType.NEW_AND_OLD_IMAGES

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from ojs.domain.job import envelope
 from ojs.services.jobs.checkpoints import MAX_CHECKPOINT_BYTES
 from ojs.store.jobs.orphans import Orphans, _of_object
 from tests.store.faults import attempt, faults
+from tests.store.slow import Slow
 from tests.store.spending import incompressible, spending, warm
 
 if TYPE_CHECKING:
@@ -20,20 +20,6 @@ if TYPE_CHECKING:
     from tests.store.conftest import World
 
 ROWS = {"rows": [{"id": n, "name": f"row {n}", "done": True} for n in range(24)]}
-
-
-class Slow:
-    """A client on which something happens before the first call of one operation."""
-
-    def __init__(self, client: Any, operation: str, meanwhile: Callable[[], Any]) -> None:
-        self._client, self._operation, self._meanwhile = client, operation, meanwhile
-        self.happened = False
-
-    def __getattr__(self, name: str) -> Any:
-        if name == self._operation and not self.happened:
-            self.happened = True
-            self._meanwhile()
-        return getattr(self._client, name)
 
 
 def active(world: World, worker: str = "w", **options: Any) -> Job:

@@ -19,8 +19,8 @@ from ojs.domain.job.durable import (
 from ojs.store.table import keys
 from tests.store.conftest import WORKER
 from tests.store.faults import attempt, faults
+from tests.store.slow import Slow
 from tests.store.spending import incompressible, spending, warm
-from tests.store.test_checkpoints import Slow
 
 if TYPE_CHECKING:
     from ojs.domain.job.job import Job
