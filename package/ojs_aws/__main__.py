@@ -17,6 +17,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from ojs_aws.client.call import NoServer
 from ojs_aws.worker.worker import Worker
 
 _LOOK_S = 1.0
@@ -51,7 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     if args.health_port is not None:
         serve_health(worker, args.health_port)
-    worker.run()
+    try:
+        worker.run()
+    except NoServer as error:
+        parser.error(str(error))
     return 0
 
 

@@ -32,6 +32,13 @@ Trigger = Literal["all_succeeded", "all_done", "any_failed"]
 
 MAX_MAPPED = 10_000
 _BATCH = 1_000
+# What replaces the names of Celery and Dramatiq.
+_ELSEWHERE = {
+    "apply_async": "options(…).enqueue(…)",
+    "send": "enqueue(…)",
+    "s": "job(…)",
+    "si": "job(…)",
+}
 
 
 class JobHandle(Generic[R]):
@@ -204,6 +211,12 @@ class JobType(Generic[P, R]):
         # Found by its name, as a function.
         return self.__qualname__  # type: ignore[no-any-return, attr-defined, unused-ignore]
 
+    if not TYPE_CHECKING:  # type checkers report an unknown attribute
+
+        def __getattr__(self, name: str) -> Any:
+            use = f". Use {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+            raise AttributeError(f"{self.__qualname__} is a job type without {name!r}{use}")
+
     def __repr__(self) -> str:
         return f"<JobType {self.signature}>"
 
@@ -219,7 +232,7 @@ class JobType(Generic[P, R]):
         Raises:
             TypeError: An option is unknown, or has the wrong class.
         """
-        more = checked(f"{self.name}.options()", options, CallOptions.__optional_keys__)
+        more = checked(f"{self.name}.options()", options, CallOptions)
         return JobType(
             self.name, self.function, self.jobs, {**self._options, **more}, self.signature
         )
