@@ -17,7 +17,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from ojs_aws.client.call import NoServer
+from ojs_aws.client.call import Misconfigured
 from ojs_aws.worker.worker import Worker
 
 _LOOK_S = 1.0
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         serve_health(worker, args.health_port)
     try:
         worker.run()
-    except NoServer as error:
+    except Misconfigured as error:
         parser.error(str(error))
     return 0
 

@@ -29,11 +29,10 @@ _hints = cache(get_type_hints)
 class _Option:
     def __post_init__(self) -> None:
         given = {name: value for name, value in vars(self).items() if value is not None}
-        for name, value in checked(f"{type(self).__name__}()", given, type(self)).items():
+        called = f"{type(self).__name__}()"
+        for name, value in checked(called, given, type(self)).items():
             if isinstance(value, (int, float)) and value < 0:
-                raise TypeError(
-                    f"{type(self).__name__}(): {name} must be 0 or more, but is {value}"
-                )
+                raise TypeError(f"{called}: {name} must be 0 or more, but is {value}")
 
     def wire(self) -> dict[str, Any]:
         """Return the fields that are set, as the API expects them."""
@@ -183,7 +182,7 @@ def _misfit(value: Any, hint: Any) -> str | None:
     elif kind is Sequence:
         items = value if isinstance(value, (list, tuple, set, frozenset)) else [None]
         first = next(filter(None, (_misfit(each, inner[0]) for each in items)), None)
-        fits, name = first is None, f"a list of which each item is {first}"
+        fits, name = first is None, f"a list with only {first}"
     elif kind is float:
         fits = isinstance(value, (int, float)) and not isinstance(value, bool)
         fits, name = fits and math.isfinite(value), "a number"
