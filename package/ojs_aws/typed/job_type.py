@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
@@ -70,38 +70,35 @@ class JobHandle(Generic[R]):
             JobError: The job was discarded or cancelled.
             WaitTimeout: The job isn't in a final state after `wait_s`.
         """
-        steps = self._steps(wait_s)
-        call = next(steps)
-        try:
-            while True:
-                call = steps.send(self._type.jobs.clients.run(call))
-        except StopIteration as done:
-            value: R = done.value
-            return value
+        until = time.monotonic() + wait_s
+        clients = self._type.jobs.clients
+        while not (found := self._final(clients.run(self._ask(until)), until)):
+            pass
+        return found[0]
 
     async def aresult(self, wait_s: float = 60.0) -> R:
         """Wait for the result, as `result`."""
-        steps = self._steps(wait_s)
-        call = next(steps)
-        try:
-            while True:
-                call = steps.send(await self._type.jobs.clients.arun(call))
-        except StopIteration as done:
-            value: R = done.value
-            return value
-
-    def _steps(self, wait_s: float) -> Generator[Call[Answer], Answer, R]:
         until = time.monotonic() + wait_s
-        while True:
-            left_s = max(0.0, until - time.monotonic())
-            answer = yield operations.get_result(self.id, wait_s=math.ceil(left_s))
-            state = answer["state"]
-            if state == "completed":
-                return self._type.read_result(answer.get("result"))
-            if state in FINAL_STATES:
-                raise JobError(self.id, state, answer.get("error"))
-            if left_s <= 0:
-                raise WaitTimeout(Job(self.id, self.job.type, state=state))
+        while not (
+            found := self._final(await self._type.jobs.clients.arun(self._ask(until)), until)
+        ):
+            pass
+        return found[0]
+
+    def _ask(self, until: float) -> Call[Answer]:
+        left_s = max(0.0, until - time.monotonic())
+        return operations.get_result(self.id, wait_s=math.ceil(left_s))
+
+    def _final(self, answer: Answer, until: float) -> tuple[R] | None:
+        """Return the result in a tuple, or None if the job isn't in a final state yet."""
+        state = answer["state"]
+        if state == "completed":
+            return (self._type.read_result(answer.get("result")),)
+        if state in FINAL_STATES:
+            raise JobError(self.id, state, answer.get("error"))
+        if time.monotonic() >= until:
+            raise WaitTimeout(Job(self.id, self.job.type, state=state))
+        return None
 
 
 @dataclass(frozen=True)
