@@ -328,7 +328,9 @@ class JobType(Generic[P, R]):
         if request.pop("id", None) is not None:
             raise TypeError(f"{called}: several jobs can't have one id")
         key = request.pop("idempotency_key", None)
-        jobs = [JobRequest(**_without(OF_REQUESTS, each)) for each in made]
+        jobs = [
+            JobRequest(**{name: each[name] for name in each.keys() - OF_REQUESTS}) for each in made
+        ]
         return [
             operations.enqueue_batch(
                 jobs[at : at + _BATCH],
@@ -337,7 +339,3 @@ class JobType(Generic[P, R]):
             )
             for at in range(0, len(jobs), _BATCH)
         ]
-
-
-def _without(names: Iterable[str], fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name not in names}
