@@ -46,7 +46,7 @@ from ojs_aws.worker.worker import Worker
 if TYPE_CHECKING:
     from ojs_aws.typed.job_type import JobHandle, JobType
     from ojs_aws.typed.jobs import Jobs, declare
-    from ojs_aws.typed.options import RateLimit, Retry, Unique
+    from ojs_aws.typed.options import RateLimit, Retry, Throttle, Unique
     from ojs_aws.typed.parents import Parents
     from ojs_aws.typed.signature import InvalidArguments, injected
     from ojs_aws.typed.workflows import WorkflowHandle, batch, chain, dag, group
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _TYPED = {
     "job_type": ("JobHandle", "JobType"),
     "jobs": ("Jobs", "declare"),
-    "options": ("RateLimit", "Retry", "Unique"),
+    "options": ("RateLimit", "Retry", "Throttle", "Unique"),
     "signature": ("InvalidArguments", "injected"),
     "parents": ("Parents",),
     "workflows": ("WorkflowHandle", "batch", "chain", "dag", "group"),
@@ -99,6 +99,7 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "ServerError",
+    "Throttle",
     "TooManyRequests",
     "Unauthenticated",
     "Unavailable",

@@ -17,6 +17,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from ojs_aws.client.call import Misconfigured
 from ojs_aws.worker.worker import Worker
 
 _LOOK_S = 1.0
@@ -51,7 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     if args.health_port is not None:
         serve_health(worker, args.health_port)
-    worker.run()
+    try:
+        worker.run()
+    except Misconfigured as error:
+        parser.error(str(error))
     return 0
 
 
@@ -92,34 +96,32 @@ def serve_health(worker: Worker, port: int) -> ThreadingHTTPServer:
 
 def _reload(command: list[str]) -> int:
     """Run a command, and run it again after each change of a Python file."""
-    process = subprocess.Popen(command)  # noqa: S603 - this program
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    seen = _times()
     try:
         while True:
-            time.sleep(_LOOK_S)
-            if (now := _times()) != seen:
-                seen = now
+            # The times come first: a change during the start restarts the program.
+            seen, process = _times(), subprocess.Popen(command)  # noqa: S603 - this program
+            try:
+                while _times() == seen:
+                    time.sleep(_LOOK_S)
                 print("Restarting: a Python file changed", flush=True)  # noqa: T201 - a command
+            finally:
                 process.terminate()
                 process.wait()
-                process = subprocess.Popen(command)  # noqa: S603
     except KeyboardInterrupt:
         return 0
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def _times() -> dict[str, float]:
     """Return when each Python file below this folder changed. Skips environments."""
     found: dict[str, float] = {}
     for folder, folders, files in os.walk("."):
-        is_environment = "pyvenv.cfg" in files
-        hidden = [each for each in folders if each[0] == "." or each == "node_modules"]
-        folders[:] = [] if is_environment else sorted({*folders} - {*hidden})
+        if "pyvenv.cfg" in files:
+            folders.clear()
+            continue
+        folders[:] = [each for each in folders if each[0] != "." and each != "node_modules"]
         for name in files:
-            if name.endswith(".py") and not is_environment:
+            if name.endswith(".py"):
                 with contextlib.suppress(OSError):  # deleted in the meantime
                     found[f"{folder}/{name}"] = Path(folder, name).stat().st_mtime
     return found

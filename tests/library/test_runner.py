@@ -65,6 +65,19 @@ def test_misuse_is_named(
     assert problem in capsys.readouterr().err
 
 
+def test_a_missing_url_is_one_sentence(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("OJS_URL", raising=False)
+    with pytest.raises(SystemExit):
+        main(["worker", f"{module}:worker"])
+    assert "error: a worker requires at least one handler or job" in capsys.readouterr().err
+    sys.modules[module].worker.handler("t")(print)
+    with pytest.raises(SystemExit):
+        main(["worker", f"{module}:worker"])
+    assert "error: Set OJS_URL to the URL of the server" in capsys.readouterr().err
+
+
 def test_health_is_that_the_server_was_reached() -> None:
     stub = StubServer()
     worker = made(stub, realtime=False)

@@ -8,7 +8,7 @@ import os
 import pickle
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -32,6 +32,7 @@ from ojs_aws import (
     JobType,
     RateLimit,
     Retry,
+    Throttle,
     Unique,
     WaitTimeout,
     Worker,
@@ -673,6 +674,60 @@ def test_options_are_checked(worker: Worker, options: dict[str, Any], problem: s
         Jobs(**options)
     with pytest.raises(TypeError, match=rf"declare\('t'\): {problem}"):
         declare("t", Line, **options)
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "problem"),
+    [
+        (Retry, {"initial_interval": 10}, r'must be a timedelta or an ISO.* "PT10S", but is 10$'),
+        (Retry, {"max_interval": "10s"}, "max_interval must be a timedelta or .* but is '10s'"),
+        (Retry, {"max_interval": timedelta(seconds=-1)}, "max_interval must be a timedelta"),
+        (Retry, {"max_attempts": "5"}, "max_attempts must be int, but is '5'"),
+        (Retry, {"max_attempts": True}, "max_attempts must be int, but is True"),
+        (Retry, {"max_attempts": -1}, "max_attempts must be 0 or more, but is -1"),
+        (Retry, {"backoff_coefficient": math.nan}, "backoff_coefficient must be a number"),
+        (Retry, {"backoff_strategy": "fast"}, "must be one of 'exponential', .*but is 'fast'"),
+        (Retry, {"jitter": 1}, "jitter must be bool"),
+        (Retry, {"non_retryable_errors": "KeyError"}, "must be a list with only str"),
+        (Unique, {"keys": ["arg"]}, "list with only one of 'type', .*but is"),
+        (Unique, {"period": 60}, r"Unique\(\): period must be a timedelta"),
+        (RateLimit, {"key": 5}, "key must be str or Callable, but is 5"),
+        (RateLimit, {"rate": 5, "period": "week"}, "period must be .* or one of 'second'"),
+        (RateLimit, {"rate": 5}, "rate and period must be given together"),
+        (RateLimit, {"throttle": {"limit": 1}}, r"throttle must be Throttle\(…\)"),
+        (Throttle, {"limit": 1, "period": 1}, r"Throttle\(\): period must be a timedelta"),
+    ],
+)
+def test_values_of_policies_are_checked(
+    made: Callable[..., Any], given: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(TypeError, match=problem):
+        made(**given)
+
+
+def test_a_throttle_is_sent_as_the_api_expects_it(worker: Worker, api: JobsApi) -> None:
+    @worker.job("t", rate_limit=RateLimit("k", throttle=Throttle(10, timedelta(seconds=1))))
+    def task() -> None: ...
+
+    task.enqueue()
+    task.options(rate_limit=RateLimit(rate=1, period="minute")).enqueue()
+    assert [body["options"]["rate_limit"] for body in api.bodies("jobs")] == [
+        {"key": "k", "throttle": {"limit": 10, "period": "PT1S"}},
+        {"rate": 1, "period": "minute"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [("apply_async", r"\. Use options\(…\).enqueue"), ("s", r"\. Use job\(…\)"), ("other", "$")],
+)
+def test_names_of_other_libraries_lead_to_ours(worker: Worker, name: str, use: str) -> None:
+    @worker.job("mail.send")
+    def send(to: str) -> None: ...
+
+    with pytest.raises(AttributeError, match=f"send is a job type without '{name}'{use}"):
+        getattr(send, name)
+    assert not hasattr(send, "__fspath__")
 
 
 def test_wrong_calls_name_what_was_called(worker: Worker, api: JobsApi) -> None:

@@ -88,16 +88,20 @@ def _shown(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
+class Misconfigured(ValueError):
+    """The program can't run with its settings. The message says what to set."""
+
+
 def server_of(url: str | None) -> tuple[str, str]:
     """Split the server's URL into its root and the path before `/ojs/v1`. Default: `OJS_URL`.
 
     Raises:
-        ValueError: No URL is given, or it isn't an HTTP or HTTPS URL.
+        Misconfigured: No URL is given, or it isn't an HTTP or HTTPS URL.
     """
     url = url or os.environ.get("OJS_URL")
     if not url:
-        raise ValueError("url is required. Pass url, or set OJS_URL")
+        raise Misconfigured("Set OJS_URL to the URL of the server, or pass it as url")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"url must be an http or https URL, but is {url}")
+        raise Misconfigured(f"The URL of the server must be an http or https URL, but is {url}")
     return f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/").removesuffix(BASE)

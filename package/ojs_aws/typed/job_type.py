@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
@@ -32,6 +32,13 @@ Trigger = Literal["all_succeeded", "all_done", "any_failed"]
 
 MAX_MAPPED = 10_000
 _BATCH = 1_000
+# What replaces the names of Celery and Dramatiq.
+_ELSEWHERE = {
+    "apply_async": "options(…).enqueue(…)",
+    "send": "enqueue(…)",
+    "s": "job(…)",
+    "si": "job(…)",
+}
 
 
 class JobHandle(Generic[R]):
@@ -63,38 +70,35 @@ class JobHandle(Generic[R]):
             JobError: The job was discarded or cancelled.
             WaitTimeout: The job isn't in a final state after `wait_s`.
         """
-        steps = self._steps(wait_s)
-        call = next(steps)
-        try:
-            while True:
-                call = steps.send(self._type.jobs.clients.run(call))
-        except StopIteration as done:
-            value: R = done.value
-            return value
+        until = time.monotonic() + wait_s
+        clients = self._type.jobs.clients
+        while not (found := self._final(clients.run(self._ask(until)), until)):
+            pass
+        return found[0]
 
     async def aresult(self, wait_s: float = 60.0) -> R:
         """Wait for the result, as `result`."""
-        steps = self._steps(wait_s)
-        call = next(steps)
-        try:
-            while True:
-                call = steps.send(await self._type.jobs.clients.arun(call))
-        except StopIteration as done:
-            value: R = done.value
-            return value
-
-    def _steps(self, wait_s: float) -> Generator[Call[Answer], Answer, R]:
         until = time.monotonic() + wait_s
-        while True:
-            left_s = max(0.0, until - time.monotonic())
-            answer = yield operations.get_result(self.id, wait_s=math.ceil(left_s))
-            state = answer["state"]
-            if state == "completed":
-                return self._type.read_result(answer.get("result"))
-            if state in FINAL_STATES:
-                raise JobError(self.id, state, answer.get("error"))
-            if left_s <= 0:
-                raise WaitTimeout(Job(self.id, self.job.type, state=state))
+        while not (
+            found := self._final(await self._type.jobs.clients.arun(self._ask(until)), until)
+        ):
+            pass
+        return found[0]
+
+    def _ask(self, until: float) -> Call[Answer]:
+        left_s = max(0.0, until - time.monotonic())
+        return operations.get_result(self.id, wait_s=math.ceil(left_s))
+
+    def _final(self, answer: Answer, until: float) -> tuple[R] | None:
+        """Return the result in a tuple, or None if the job isn't in a final state yet."""
+        state = answer["state"]
+        if state == "completed":
+            return (self._type.read_result(answer.get("result")),)
+        if state in FINAL_STATES:
+            raise JobError(self.id, state, answer.get("error"))
+        if time.monotonic() >= until:
+            raise WaitTimeout(Job(self.id, self.job.type, state=state))
+        return None
 
 
 @dataclass(frozen=True)
@@ -204,6 +208,12 @@ class JobType(Generic[P, R]):
         # Found by its name, as a function.
         return self.__qualname__  # type: ignore[no-any-return, attr-defined, unused-ignore]
 
+    if not TYPE_CHECKING:  # type checkers report an unknown attribute
+
+        def __getattr__(self, name: str) -> Any:
+            use = f". Use {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+            raise AttributeError(f"{self.__qualname__} is a job type without {name!r}{use}")
+
     def __repr__(self) -> str:
         return f"<JobType {self.signature}>"
 
@@ -219,7 +229,7 @@ class JobType(Generic[P, R]):
         Raises:
             TypeError: An option is unknown, or has the wrong class.
         """
-        more = checked(f"{self.name}.options()", options, CallOptions.__optional_keys__)
+        more = checked(f"{self.name}.options()", options, CallOptions)
         return JobType(
             self.name, self.function, self.jobs, {**self._options, **more}, self.signature
         )
@@ -318,7 +328,9 @@ class JobType(Generic[P, R]):
         if request.pop("id", None) is not None:
             raise TypeError(f"{called}: several jobs can't have one id")
         key = request.pop("idempotency_key", None)
-        jobs = [JobRequest(**_without(OF_REQUESTS, each)) for each in made]
+        jobs = [
+            JobRequest(**{name: each[name] for name in each.keys() - OF_REQUESTS}) for each in made
+        ]
         return [
             operations.enqueue_batch(
                 jobs[at : at + _BATCH],
@@ -327,7 +339,3 @@ class JobType(Generic[P, R]):
             )
             for at in range(0, len(jobs), _BATCH)
         ]
-
-
-def _without(names: Iterable[str], fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name not in names}

@@ -77,7 +77,7 @@ class Jobs(Registry):
             TypeError: An option is unknown, or has the wrong class.
         """
         super().__init__()
-        self._options = checked("Jobs()", options, JobOptions.__optional_keys__)
+        self._options = checked("Jobs()", options, JobOptions)
 
     def job(self, name: str | None = None, **options: Unpack[JobOptions]) -> Declaration:
         """Decorator that makes a function or coroutine function a job type.
@@ -99,8 +99,7 @@ class Jobs(Registry):
         """
         if callable(name):
             raise TypeError("job() needs parentheses: write @worker.job() above the function")
-        known = JobOptions.__optional_keys__
-        own = checked(f"job({name!r})", options, known)
+        own = checked(f"job({name!r})", options, JobOptions)
         return Declaration(self, name, {**self._options, **own})
 
     def use(self, clients: Clients) -> None:
@@ -157,6 +156,6 @@ def declare(
         TypeError: An option is unknown, or a field can't be an argument of a job.
         ValueError: The name is invalid.
     """
-    own = checked(f"declare({name!r})", options, JobOptions.__optional_keys__)
+    own = checked(f"declare({name!r})", options, JobOptions)
     signature = Signature(args, _valid("declare()", name), result)
     return JobType(name, args, Jobs(), own, signature)

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
+from functools import cache
+from typing import Any, Literal, TypedDict, Union, get_args, get_origin, get_type_hints
 
+from ojs_aws.client.operations import Moment
 from ojs_aws.typed.plain import iso_duration
-
-if TYPE_CHECKING:
-    from ojs_aws.client.operations import Moment
 
 Duration = Union[str, timedelta]
 States = Literal[
     "available", "scheduled", "pending", "active", "retryable", "completed", "cancelled",
     "discarded",
 ]  # fmt: skip
+# Durations that the server reads.
+_DURATION = re.compile(
+    r"P(?=.)(\d+(\.\d+)?W|(\d+(\.\d+)?D)?(T(?=.)(\d+(\.\d+)?H)?(\d+(\.\d+)?M)?(\d+(\.\d+)?S)?)?)"
+)
+_hints = cache(get_type_hints)
 
 
 class _Option:
+    def __post_init__(self) -> None:
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        called = f"{type(self).__name__}()"
+        for name, value in checked(called, given, type(self)).items():
+            if isinstance(value, (int, float)) and value < 0:
+                raise TypeError(f"{called}: {name} must be 0 or more, but is {value}")
+
     def wire(self) -> dict[str, Any]:
         """Return the fields that are set, as the API expects them."""
         return {name: _wire(value) for name, value in vars(self).items() if value is not None}
@@ -28,6 +42,8 @@ class _Option:
 def _wire(value: Any) -> Any:
     if isinstance(value, timedelta):
         return iso_duration(value)
+    if isinstance(value, _Option):
+        return value.wire()
     return list(value) if isinstance(value, (tuple, set, frozenset)) else value
 
 
@@ -78,6 +94,19 @@ class Unique(_Option):
 
 
 @dataclass(frozen=True)
+class Throttle(_Option):
+    """Evenly spaced starts: `Throttle(10, "PT1S")` is one in 100 ms.
+
+    Attributes:
+        limit: Number of starts in each period.
+        period: The period, for example `PT1S`.
+    """
+
+    limit: int
+    period: Duration
+
+
+@dataclass(frozen=True)
 class RateLimit(_Option):
     """Rate limit of a job. Jobs with the same key share it.
 
@@ -86,14 +115,21 @@ class RateLimit(_Option):
         concurrency: Maximum number of jobs that run at the same time.
         rate: Maximum number of starts in each `period`.
         period: Period of `rate`, for example `PT1M`.
+        throttle: Spacing of the starts.
         on_limit: What happens to a job that is due while the limit is reached. Default: it waits.
     """
 
     key: str | Callable[..., str] | None = None
     concurrency: int | None = None
     rate: int | None = None
-    period: Duration | None = None
+    period: Duration | Literal["second", "minute", "hour", "day"] | None = None
+    throttle: Throttle | None = None
     on_limit: Literal["wait", "reschedule", "drop"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.rate is None) != (self.period is None):
+            raise TypeError("RateLimit(): rate and period must be given together")
 
 
 class JobOptions(TypedDict, total=False):
@@ -125,18 +161,46 @@ class CallOptions(JobOptions, total=False):
 
 # Options of a request, which a step of a workflow can't have.
 OF_REQUESTS = frozenset({"id", "idempotency_key", "producer", "block_s"})
-_CLASSES: Mapping[str, type] = {"retry": Retry, "unique": Unique, "rate_limit": RateLimit}
 
 
-def checked(called: str, options: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
-    """Return the options of a call. Raises TypeError for an unknown one, or a wrong class."""
-    names = sorted(known)
+def _misfit(value: Any, hint: Any) -> str | None:
+    """Return what a value with this annotation must be, or None if it fits."""
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if kind in (Union, types.UnionType):
+        some = [each for each in inner if each is not type(None)]
+        if timedelta in inner:
+            if isinstance(value, str) and _DURATION.fullmatch(value):
+                return None
+            some.remove(str)
+        found = [_misfit(value, each) for each in some]
+        return None if None in found else " or ".join(map(str, found))
+    if kind is Literal:
+        fits, name = value in inner, f"one of {', '.join(map(repr, inner))}"
+    elif kind is timedelta:
+        fits = isinstance(value, timedelta) and value >= timedelta()
+        name = 'a timedelta or an ISO 8601 duration such as "PT10S"'
+    elif kind is Sequence:
+        items = value if isinstance(value, (list, tuple, set, frozenset)) else [None]
+        first = next(filter(None, (_misfit(each, inner[0]) for each in items)), None)
+        fits, name = first is None, f"a list with only {first}"
+    elif kind is float:
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+        fits, name = fits and math.isfinite(value), "a number"
+    else:
+        fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+        name = f"{kind.__name__}(…)" if issubclass(kind, _Option) else kind.__name__
+    return None if fits else name
+
+
+def checked(called: str, options: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """Return options that fit the annotations of a class. Raises TypeError for another one."""
+    hints = _hints(kind)
     for name, value in options.items():
-        if name not in names:
-            raise TypeError(f"{called}: unknown option {name!r}. Options are {', '.join(names)}")
-        kind = _CLASSES.get(name, object)
-        if not isinstance(value, kind):
-            raise TypeError(f"{called}: {name} must be {kind.__name__}(…), but is {value!r}")
+        if name not in hints:
+            known = ", ".join(sorted(hints))
+            raise TypeError(f"{called}: unknown option {name!r}. Options are {known}")
+        if expected := _misfit(value, hints[name]):
+            raise TypeError(f"{called}: {name} must be {expected}, but is {value!r:.100}")
     return dict(options)
 
 

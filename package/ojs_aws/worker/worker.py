@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ojs_aws.client.blocking import Client
+from ojs_aws.client.call import Misconfigured
 from ojs_aws.client.job import Job
 from ojs_aws.ids import uuid7
 from ojs_aws.worker.context import TIMED_OUT, JobContext
@@ -327,7 +328,7 @@ class Worker:
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> Session:
         if not self.handlers.by_type:
-            raise ValueError("a worker requires at least one handler or job")
+            raise Misconfigured("a worker requires at least one handler or job")
         if "default" not in (self.settings.queues or ["default"]):
             for kind, each in self.handlers.by_type.items():
                 if getattr(each, "queueless", False):
