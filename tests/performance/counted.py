@@ -429,13 +429,14 @@ def lasting(bench: Counting, beat_s: int) -> dict[str, Spent]:
 
 def _worked(bench: Counting, seconds: int, beat_s: int, count: int) -> Spent:
     """Heartbeats and sweeps of this many seconds, with so many running jobs."""
-    # What earlier jobs left is swept, and the worker's record is written.
-    bench.clock.advance(3 * _MINUTE_MS)
-    bench.run.sweep.run_once(bench.clock.now_ms(), 1_000)
-    jobs = []
-    if count:
-        bench.push_batch(count, "default", visibility_timeout_ms=_MINUTE_MS)
-        jobs = bench.fetch(count)
+    # What earlier jobs left is swept, and the worker's record is written. In these minutes of an
+    # hour no slots of batches are read in turn.
+    bench.clock.advance(80 * _MINUTE_MS - bench.clock.now_ms() % (60 * _MINUTE_MS))
+    for _ in range(2):
+        bench.run.sweep.run_once(bench.clock.now_ms(), 1_000)
+    for _ in range(count):
+        bench.push(options={"visibility_timeout_ms": _MINUTE_MS})
+    jobs = bench.fetch(count) if count else []
     bench.reset()
     for second in range(1, seconds):
         bench.clock.advance(1_000)
