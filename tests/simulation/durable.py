@@ -17,7 +17,8 @@ from tests.simulation.invariants import broken
 from tests.simulation.memory import Change, Item
 from tests.simulation.world import Acts, World
 
-RETRY = {"max_attempts": 3, "initial_interval": "PT1S", "jitter": False}
+MOST = 2
+RETRY = {"max_attempts": MOST, "initial_interval": "PT1S", "jitter": False}
 NAMES = ("a", "b", "c/1")
 SIGNALS = ("ok", "go")
 _JOB, _OF_STEP = keys.job(""), keys.step(0, "", "")[:-1]
@@ -65,9 +66,9 @@ class Kept:
     def _record(self, pk: str, before: Item, after: Item) -> None:
         was, now = before["state"]["S"], after["state"]["S"]
         tried = _number(before, "attempt") - _number(before, "fg")
-        if was == State.ACTIVE.value and now == State.RETRYABLE.value and tried >= 3:
+        if was == State.ACTIVE.value and now == State.RETRYABLE.value and tried >= MOST:
             raise broken("attempts count from the last step", job=pk, tried=tried)
-        if was == State.ACTIVE.value and now == State.DISCARDED.value and tried < 3:
+        if was == State.ACTIVE.value and now == State.DISCARDED.value and tried < MOST:
             raise broken("a step forgives earlier attempts", job=pk, tried=tried)
         waits = _waits(before)
         if not waits or now in (State.SCHEDULED.value, State.CANCELLED.value):
@@ -195,7 +196,10 @@ class DurableWorker(Worker):
         """One of all that its code does."""
         acts: Acts = [self.step, self.step, self.step, self.load, self.save, self.suspend]
         acts += [self.suspend, self.nack, self.nack, self.ack, self.beat, self.forget]
-        if not self.held or self.chance.random() < 0.15:
+        if not self.held:
+            # Until its container looks into lines again that were empty.
+            self.world.pass_time(self.chance.choice((1_001, 2_001, 5_001)))
+        if not self.held or self.chance.random() < 0.1:
             self.fetch(self.chance.randint(1, 3), self.chance.choice((3_000, 20_000)))
         else:
             self.chance.choice(acts)()
@@ -230,18 +234,18 @@ def durable(world: World) -> list[Acts]:
     """Durable jobs, whose workers die, speak up late, and whose signals come before and after."""
     kept = Kept(world)
     producer, hand = Producer(world, "p"), Operator(world, "o")
-    for _ in range(5):
+    for _ in range(8):
         producer.push(retry=RETRY, large=False)
     made: list[Acts] = []
     for name in ("w1", "w2"):
         worker = DurableWorker(world, name, kept)
         take: Callable[[], None] = partial(worker.fetch, 3, 20_000)
-        made.append([worker.does(act) for act in [take, *[worker.goes_on] * 8]])
+        made.append([worker.does(act) for act in [take, *[worker.goes_on] * 12]])
     signaller = Signaller(world, "s", kept)
-    acts: Acts = [hand.wait, partial(hand.wait, 3_001), hand.sweep, hand.look, hand.bring_back]
-    acts += [hand.cancel]
+    acts: Acts = [partial(hand.wait, 3_001), partial(hand.wait, 5_001), hand.wait, hand.sweep]
+    acts += [hand.look, hand.bring_back, hand.cancel]
     return [
         *made,
         [signaller.does(signaller.send) for _ in range(3)],
-        [hand.does(act) for act in some(world.chance, acts, 6)],
+        [hand.does(act) for act in some(world.chance, acts, 8)],
     ]
