@@ -112,6 +112,34 @@ def test_requests_without_realtime_load_nothing_for_it() -> None:
     assert not [name for name in modules if name.startswith(REALTIME)]
 
 
+# What jobs without durable code never load.
+DURABLE = (
+    "ojs.services.jobs.checkpoints", "ojs.services.jobs.steps", "ojs.services.jobs.suspensions",
+    "ojs.services.jobs.signals", "ojs.services.jobs.children", "ojs.services.jobs.durable_ends",
+    "ojs.services.jobs.leased_write", "ojs.store.jobs.checkpoints", "ojs.store.jobs.steps",
+    "ojs.domain.job.suspending",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("function", sorted(BOUNDS))
+def test_without_durable_code_nothing_is_loaded_for_it(function: str) -> None:
+    _, modules = imported(function)
+    assert not [name for name in DURABLE if name in modules]
+
+
+def test_requests_without_durable_code_load_nothing_for_it() -> None:
+    code = (
+        "from tests.store.ringing import in_memory; world = in_memory(None);"
+        "job = world.push(queue='mail'); world.fetch('mail'); world.run.finish.ack(job.id);"
+        "job = world.push(queue='mail'); world.fetch('mail');"
+        "world.run.finish.nack(job.id, error={'message': 'no'}); world.sweep();"
+        "world.run.jobs.report_progress(job.id, progress=0.5); world.run.jobs.get(job.id)"
+    )
+    _, modules = loaded(code)
+    assert "ojs.services.jobs.finish" in modules
+    assert not [name for name in DURABLE if name in modules]
+
+
 def test_middleware_is_loaded_with_the_import(tmp_path: Path) -> None:
     (tmp_path / "own_hooks.py").write_text("def f(job, following): ...\n")
     # While the function is initialized, with all of a CPU.

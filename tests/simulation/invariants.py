@@ -607,6 +607,9 @@ class Watch:
             self._runs[pk] += before.get("stalled") != after["lease"]
         elif was == State.ACTIVE.value and now == State.AVAILABLE.value and "stalled" not in after:
             self._runs[pk] -= 1
+        elif was == State.ACTIVE.value and now == State.SCHEDULED.value:
+            # Its code waits.
+            self._runs[pk] -= 1
         if after.get("attempt", 0) != self._runs[pk]:
             raise broken(
                 "each run counts once", job=pk, runs=self._runs[pk], attempt=after.get("attempt", 0)

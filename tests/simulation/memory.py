@@ -139,8 +139,10 @@ class Memory:
     # --- writing ----------------------------------------------------------------------------------
 
     def put_item(self, arguments: Mapping[str, Any]) -> Item:
-        self._write([self._planned("Put", arguments)])
-        return {}
+        change = self._planned("Put", arguments)
+        self._write([change])
+        old = change[1] if arguments.get("ReturnValues") == "ALL_OLD" else None
+        return {} if old is None else {"Attributes": dict(old)}
 
     def update_item(self, arguments: Mapping[str, Any]) -> Item:
         change = self._planned("Update", arguments)
@@ -199,6 +201,8 @@ class Memory:
                 return key, there, dict(arguments["Item"])
             case "Delete":
                 return key, there, None
+            case "ConditionCheck":
+                return key, there, there
             case _:
                 return key, there, _updated(there or dict(arguments["Key"]), arguments)
 

@@ -45,6 +45,7 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Delete, Put, Table, Update
 from tests.simulation.faults import Client
 from tests.simulation.mutations_due import DUE_NOTES
+from tests.simulation.mutations_durable import DURABLE
 from tests.simulation.mutations_keyed import KEYED
 from tests.simulation.mutations_late import LATE, Mutation, dropped, updates
 from tests.simulation.mutations_leases import LEASES
@@ -533,6 +534,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "a drop is not told": (_constant("ojs.projections.events._DROPPED", {}), "dropped"),
     "the end of bulk work is not told": (_constant("ojs.projections.bulk._TOLD", {}), "acts"),
     **LEASES,
+    **DURABLE,
     "maintenance is not noticed": (
         _constant("ojs.store.deployment.maintenance.MaintenanceStore.on", lambda _: False),
         "acts",

@@ -274,8 +274,8 @@ def no_orphans(found: Mapping[Key, Item], objects: Iterable[str], left: set[Key]
             continue
         job = jobs.get(keys.job_id(pk))
         named = job is not None and (
-            sk.startswith(keys.ERROR)
-            or sk in (keys.PROGRESS, f"{keys.PAYLOAD}{job.content_ref}")
+            sk.startswith((keys.ERROR, keys.STEP, keys.UNTIL))
+            or sk in (keys.PROGRESS, keys.CHECKPOINT, f"{keys.PAYLOAD}{job.content_ref}")
             or sk == f"{keys.RESULT}{job.result_ref}"
         )
         if not named and (pk, sk) not in left:

@@ -164,6 +164,8 @@ def _steps(
 ) -> Iterator[tuple[str, int]]:
     """What happened, and when."""
     was, now = None if old is None else old["state"], new["state"]
+    if old is not None:
+        yield from _of_durable_code(old, new, second)
     if now == "active" and old is not None:
         yield from _held(old, new)
     elif now in (was, "pending"):
@@ -193,6 +195,16 @@ def _held(old: Item, new: Item) -> Iterator[tuple[str, int]]:
         yield "job.heartbeat" if resumed else "job.started", new["started"]
     elif new["lease_until"] > old["lease_until"]:
         yield "job.heartbeat", 0
+
+
+def _of_durable_code(old: Item, new: Item, second: int) -> Iterator[tuple[str, int]]:
+    more = {name: new.get(name, 0) > old.get(name, 0) for name in ("cp", "stn", "sgn")}
+    if more["cp"]:
+        yield "job.checkpointed", second * 1_000
+    if more["stn"] and old["state"] == "active" != new["state"]:
+        yield "job.suspended", new["enqueued"]
+    if more["sgn"] or (more["stn"] and "waits" in old):
+        yield "job.signalled", second * 1_000
 
 
 def _available(old: Item | None, new: Item) -> Iterator[tuple[str, int]]:

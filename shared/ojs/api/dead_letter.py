@@ -225,9 +225,14 @@ def _once(request: Request) -> None:
         seen.add(name)
 
 
-def _begun(request: Request, action: Action, wanted: DeadLetterFilter) -> _Done:
+def _begun(
+    request: Request, action: Action, wanted: DeadLetterFilter, clears: Sequence[str] = ()
+) -> _Done:
     run = runtime.current().bulk.begin(
-        action, wanted, go_on=lambda: request.remaining_ms() > _BULK_SPARE_MS
+        action,
+        wanted,
+        clears=clears,
+        go_on=lambda: request.remaining_ms() > _BULK_SPARE_MS,
     )
     return _Done.of(run)
 
@@ -360,7 +365,7 @@ def retry_dead_letters(request: Request) -> Reply:
     now_ms = runtime.current().clock.now_ms()
     wanted = dead_letter_filter.parse_bulk(body.filters(), body.all, now_ms=now_ms)
     request.touches(wanted.queue)
-    return Reply(DeadLettersRetriedAnswer.of(_begun(request, Action.RETRY, wanted)))
+    return Reply(DeadLettersRetriedAnswer.of(_begun(request, Action.RETRY, wanted, body.cleared())))
 
 
 @both.endpoint(

@@ -763,20 +763,23 @@ class DirectiveRequest(RequestModel):
     directive: Directive
 
 
-_STEPS = Field(None, description="clear: the code of the job runs from the beginning")
-_CHECKPOINT = Field(None, description="clear: the job has no checkpoint")
+class _Retrying(Configuration):
+    """Fields of requests that retry dead letters."""
+
+    steps: Kept | None = Field(
+        None, description="clear: the code of the job runs from the beginning"
+    )
+    checkpoint: Kept | None = Field(None, description="clear: the job has no checkpoint")
+
+    def cleared(self) -> list[str]:
+        """Return what a job continues without."""
+        return [name for name in ("steps", "checkpoint") if getattr(self, name) is Kept.CLEAR]
 
 
-class RetryDeadLetterRequest(Configuration):
+class RetryDeadLetterRequest(_Retrying):
     """Retry a dead letter, unchanged or with changes."""
 
     override: JobOverrideRequest | None = None
-    steps: Kept | None = _STEPS
-    checkpoint: Kept | None = _CHECKPOINT
-
-    def cleared(self) -> list[str]:
-        """Return what the job continues without."""
-        return [name for name in ("steps", "checkpoint") if getattr(self, name) is Kept.CLEAR]
 
     @classmethod
     def refuse(cls, raw: Mapping[str, Any]) -> None:
@@ -823,14 +826,13 @@ class _BulkRequest(Configuration):
         return {} if self.filter is None else {"filter.": self.filter.model_dump(exclude_none=True)}
 
 
-class RetryDeadLettersRequest(_BulkRequest):
+class RetryDeadLettersRequest(_BulkRequest, _Retrying):
     """Retry the dead letters that match a filter, or all dead letters."""
 
     # Either `filter` or `all`, and `confirm`.
     described: ClassVar[Mapping[str, Any]] = {
         "required": ["confirm"],
-        "minProperties": 2,
-        "maxProperties": 2,
+        "oneOf": [{"required": ["filter"]}, {"required": ["all"]}],
     }
 
     def check(self, prefix: str = "") -> None:

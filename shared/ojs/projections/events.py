@@ -126,8 +126,12 @@ def of_job(
         told["from"] = State.PENDING.value if what.before is None else what.before.state.value
     if not results:
         told.pop("result", None)
+    token = job.op or ""
+    if what.kind is EventType.JOB_CHECKPOINTED:
+        # After a lost response, one write can number two checkpoints.
+        token += f"|{job.durable.checkpoints}"
     return Event(
-        id=events.event_id(what.at_ms, job.id, job.op or "", what.kind.value),
+        id=events.event_id(what.at_ms, job.id, token, what.kind.value),
         type=what.kind.value,
         source=events.source(service, *component(what, failure)),
         time_ms=what.at_ms,

@@ -393,3 +393,18 @@ def test_a_dead_letter_starts_over(api: Api, field: str) -> None:
     steps = api.get(f"{BASE}/jobs/{job_id}/steps").json
     assert (len(steps["steps"]), steps["epoch"]) == ((0, 1) if field == "steps" else (1, 0))
     assert ("checkpoint" in job) == (field == "steps")
+
+
+def test_many_dead_letters_start_over(api: Api) -> None:
+    for _ in range(2):
+        job_id, token = running(api)
+        api.post(f"{BASE}/jobs/{job_id}/checkpoint", {"state": 1})
+        api.post(f"{BASE}/jobs/{job_id}/steps", {"lease_token": token, "steps": [STEP]})
+        api.post(f"{BASE}/workers/nack", {"job_id": job_id, "error": {"code": "DEAD_LETTER"}})
+    body = {"all": True, "confirm": True, "steps": "clear", "checkpoint": "clear"}
+    assert api.post(f"{BASE}/dead-letter/retry", {**body, "steps": "no"}).status == 400
+    assert api.post(f"{BASE}/dead-letter/retry", body).json["retried"] == 2
+    for job in api.fetch("default", count=2):
+        assert "checkpoint" not in job
+        steps = api.get(f"{BASE}/jobs/{job['id']}/steps").json
+        assert (steps["steps"], steps["epoch"]) == ([], 1)

@@ -139,6 +139,8 @@ class BulkOperation:
     # erased before this round.
     round: int = 1
     before_round: int = 0
+    # What the code of retried dead letters continues without: `steps`, `checkpoint`.
+    clears: tuple[str, ...] = ()
 
     def covers(self, job: Job) -> bool:
         """Return whether the operation applies to a job.

@@ -105,6 +105,7 @@ class BulkRunner:
         wanted: DeadLetterFilter | JobFilter | JobIds,
         *,
         dry_run: bool = False,
+        clears: Sequence[str] = (),
         go_on: GoOn = always,
     ) -> BulkRun:
         """Start an operation, and process up to REQUEST_JOBS jobs.
@@ -115,6 +116,7 @@ class BulkRunner:
             action: Action on each job.
             wanted: Filter or IDs of the jobs.
             dry_run: Whether matching jobs are only counted.
+            clears: What the code of retried dead letters continues without.
             go_on: Returns False when the time is up.
 
         Returns:
@@ -125,7 +127,13 @@ class BulkRunner:
         """
         now_ms = self._clock.now_ms()
         operation = BulkOperation(
-            self._ids.uuid7(), action, wanted, now_ms, now_ms, dry_run=dry_run
+            self._ids.uuid7(),
+            action,
+            wanted,
+            now_ms,
+            now_ms,
+            dry_run=dry_run,
+            clears=tuple(clears),
         )
         claim = self._store.create(operation, claimed_until_ms=now_ms + CLAIM_MS)
         return self._work(claim, REQUEST_JOBS, go_on)
@@ -357,6 +365,7 @@ class BulkRunner:
             if run.operation.action is Action.PURGE:
                 self._dead_letter.remove(found)
             else:
-                self._redrive.bring_back(found, drops=False, known=known)
+                clears = run.operation.clears
+                self._redrive.bring_back(found, drops=False, known=known, clears=clears)
 
         return run.handle(self._jobs, job, lambda found: still_listed(found, key), act)

@@ -26,7 +26,7 @@ from ojs.domain.page import Page
 from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.races import unless_lost, won_or
-from ojs.store.table.record import Attribute, Record, flag, member
+from ojs.store.table.record import Attribute, Record, flag, member, words
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value
 
@@ -313,6 +313,7 @@ OPERATION = Record(
         "waits": flag("waiting_for_room"),
         "round": "round",
         "before_round": "before_round",
+        "clears": words("clears"),
     },
     apart={"id": lambda item: keys.operation_id(item["pk"]), "wanted": _wanted},
     always=("state", "succeeded", "failed", "errors"),
