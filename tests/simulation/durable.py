@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ojs.domain.errors import Conflict, Duplicate
-from ojs.domain.job.durable import Outcome, OutcomeKind, Suspension
+from ojs.domain.job.durable import DurableOutcome, OutcomeKind, Suspension
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.store.table import keys
@@ -24,7 +24,7 @@ SIGNALS = ("ok", "go")
 _JOB, _OF_STEP = keys.job(""), keys.step(0, "", "")[:-1]
 
 
-class Kept:
+class Resumption:
     """What is promised of durable code, watched at every write."""
 
     def __init__(self, world: World) -> None:
@@ -124,7 +124,7 @@ def _waits(item: Item | None) -> list[tuple[str, str, int]]:
 class DurableWorker(Worker):
     """A worker whose jobs store steps, wait, and save checkpoints."""
 
-    def __init__(self, world: World, name: str, kept: Kept) -> None:
+    def __init__(self, world: World, name: str, kept: Resumption) -> None:
         super().__init__(world, name)
         self.kept = kept
 
@@ -148,7 +148,7 @@ class DurableWorker(Worker):
         """Run a step, and store its outcome, which differs from that of every other run."""
         name = self.chance.choice(NAMES)
         mine = f"{self.name} {self.chance.getrandbits(40)}"
-        outcome = Outcome(name, OutcomeKind.STEP, ok=True, value=mine, save=mine)
+        outcome = DurableOutcome(name, OutcomeKind.STEP, ok=True, value=mine, save=mine)
         told = self._about(
             "step",
             lambda job, token: self.run.steps.save(job.id, [outcome], lease_token=token),
@@ -208,7 +208,7 @@ class DurableWorker(Worker):
 class Signaller(Actor):
     """Sends signals, again where it had no answer."""
 
-    def __init__(self, world: World, name: str, kept: Kept) -> None:
+    def __init__(self, world: World, name: str, kept: Resumption) -> None:
         super().__init__(world, name)
         self.kept = kept
 
@@ -232,7 +232,7 @@ class Signaller(Actor):
 
 def durable(world: World) -> list[Acts]:
     """Durable jobs, whose workers die, speak up late, and whose signals come before and after."""
-    kept = Kept(world)
+    kept = Resumption(world)
     producer, hand = Producer(world, "p"), Operator(world, "o")
     for _ in range(8):
         producer.push(retry=RETRY, large=False)

@@ -10,8 +10,8 @@ import pytest
 from ojs.domain.errors import Conflict, Duplicate, InvalidRequest, NotFound
 from ojs.domain.job import envelope
 from ojs.domain.job.durable import (
+    DurableOutcome,
     LeaseTokenRequired,
-    Outcome,
     OutcomeKind,
     TooManySteps,
     WaitingForSignal,
@@ -43,13 +43,15 @@ def token(job: Job) -> str:
     return job.lease.token
 
 
-def done(name: str, value: Any = None, save: str = "s1", **more: Any) -> Outcome:
-    return Outcome(
+def done(name: str, value: Any = None, save: str = "s1", **more: Any) -> DurableOutcome:
+    return DurableOutcome(
         name, OutcomeKind(more.pop("kind", "step")), more.pop("ok", True), value, save, **more
     )
 
 
-def save(world: World, job: Job, *outcomes: Outcome, run: Runtime | None = None) -> SavedSteps:
+def save(
+    world: World, job: Job, *outcomes: DurableOutcome, run: Runtime | None = None
+) -> SavedSteps:
     return (run or world.run).steps.save(job.id, outcomes, lease_token=token(job))
 
 
@@ -316,7 +318,7 @@ def test_a_wait_that_is_over_takes_no_signal(world: World) -> None:
     world.clock.advance(60_000)
     (job,) = world.fetch()
     save(world, job, done("ok", {"code": "timeout"}, ok=False, kind="signal"))
-    with pytest.raises(Conflict, match="wait for the signal is over"):
+    with pytest.raises(Conflict, match="wait for the signal has ended"):
         world.run.signals.send(job.id, "ok", 1)
     world.run.finish.ack(job.id)
     with pytest.raises(Conflict, match="in state 'completed'"):

@@ -9,7 +9,7 @@ import pytest
 from ojs.domain.delivery import outcome
 from ojs.domain.delivery.forms import direct, pushed
 from ojs.domain.delivery.outcome import Verdict
-from ojs.domain.job.durable import Outcome, OutcomeKind
+from ojs.domain.job.durable import DurableOutcome, OutcomeKind
 from tests.store.pushing import Pushing
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def test_a_pushed_job_falls_asleep_and_is_pushed_again(exact: World) -> None:
     job = exact.push(visibility_timeout_ms=60_000)
     (push,) = sent(pushing)
     exact.run.checkpoints.save(job.id, {"row": 1}, lease_token=push.token)
-    done = Outcome("a", OutcomeKind.STEP, ok=True, value=1, save="s")
+    done = DurableOutcome("a", OutcomeKind.STEP, ok=True, value=1, save="s")
     exact.run.steps.save(job.id, [done], lease_token=push.token)
     assert not pushing.settle((push, answer(NAP))).failed
     assert (exact.state(job), exact.run.jobs.get(job.id).attempt) == ("scheduled", 0)

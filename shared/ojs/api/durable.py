@@ -9,7 +9,7 @@ from ojs.domain import jsontext, times
 from ojs.domain.access import Scope
 from ojs.domain.errors import InvalidRequest, NotFound, PayloadTooLarge
 from ojs.domain.job import idempotency
-from ojs.domain.job.durable import MAX_RESULT_BYTES, STEP_NAME, Outcome, OutcomeKind
+from ojs.domain.job.durable import MAX_RESULT_BYTES, STEP_NAME, DurableOutcome, OutcomeKind
 from ojs.domain.job.envelope import check_step_name
 from ojs.domain.job.idempotency import IdempotencyKey
 from ojs.domain.requests import After, Field
@@ -118,14 +118,14 @@ class StepOutcome(RequestModel):
         description="identifies this save, so that a repeated request returns the same"
     )
     kind: OutcomeKind | None = Field(
-        None, description="default step; signal: the wait for it is over"
+        None, description="default step; signal: the wait for it has ended"
     )
     result: Any = Field(None, description="any JSON value of at most 256 KiB")
     error: dict[str, Any] | None = Field(None, description="instead of a result")
     started_at: Annotated[str, After(_moment)] | None = None
     duration_ms: Annotated[int, Field(ge=0, le=times.MAX_MS)] | None = None
 
-    def outcome(self, at: str) -> Outcome:
+    def outcome(self, at: str) -> DurableOutcome:
         """Return the outcome. Raises InvalidRequest, PayloadTooLarge."""
         if self.error is not None and "result" in self.model_fields_set:
             raise InvalidRequest(f"{at}.result", "can't be combined with error. Send one of them")
@@ -134,7 +134,7 @@ class StepOutcome(RequestModel):
             what = "result" if self.error is None else "error"
             raise PayloadTooLarge(f"{at}.{what}", size=size, limit=MAX_RESULT_BYTES)
         began = self.started_at
-        return Outcome(
+        return DurableOutcome(
             self.name,
             self.kind or OutcomeKind.STEP,
             self.error is None,
@@ -156,7 +156,7 @@ class SaveStepsRequest(RequestModel):
     )
     steps: Annotated[list[StepOutcome], Field(min_length=1, max_length=MAX_SAVES)]
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[DurableOutcome]:
         """Return the outcomes. Raises InvalidRequest, PayloadTooLarge."""
         found = [step.outcome(f"steps[{at}]") for at, step in enumerate(self.steps)]
         for at, one in enumerate(found):
@@ -203,7 +203,7 @@ class StoredStep(AsIs):
 
 
 class StoredWait(AsIs):
-    """When a sleep or a wait for a signal ends, and whether that is over."""
+    """When a sleep or a wait for a signal ends, and whether it has ended."""
 
     name: str
     kind: str
@@ -354,7 +354,7 @@ _KEY = (
 # fmt: on
 
 
-def _value(outcome: Outcome) -> dict[str, Any]:
+def _value(outcome: DurableOutcome) -> dict[str, Any]:
     return {"result" if outcome.ok else "error": outcome.value}
 
 
@@ -423,7 +423,7 @@ def list_steps(request: Request) -> Reply:
     )
 
 
-def _stored(outcome: Outcome, *, results: bool) -> dict[str, Any]:
+def _stored(outcome: DurableOutcome, *, results: bool) -> dict[str, Any]:
     began, length = outcome.started_ms, outcome.duration_ms
     return {
         "name": outcome.name,

@@ -697,5 +697,5 @@ def job_history(request: Request) -> Reply:
     opened = paging.opened(cursor) if cursor else None
     job = runtime.current().jobs.get(request.named)
     if job.durable is not NOT_DURABLE:
-        job = runtime.current().steps.told(job)
+        job = runtime.current().steps.with_outcomes(job)
     return Reply(views.history(job, limit=limit, cursor=opened))

@@ -25,7 +25,7 @@ from ojs.domain.delivery import delivery as deliveries
 from ojs.domain.fair_queue import tags
 from ojs.domain.ids import UUID7
 from ojs.domain.job import envelope, retry
-from ojs.domain.job.durable import NAME, STEP_NAME, Kept, OutcomeKind
+from ojs.domain.job.durable import NAME, STEP_NAME, OutcomeKind, Resumption
 from ojs.domain.job.retention import PruningPolicy
 from ojs.domain.job.states import State
 from ojs.domain.pool.dispatch import DispatchStrategy
@@ -344,7 +344,7 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
     "OperationStateName": _one_of(Phase),
     "JobAction": _one_of(JobAction),
     "Directive": _one_of(Directive),
-    "KeepOrClear": _one_of(Kept),
+    "KeepOrClear": _one_of(Resumption),
     "OutcomeKind": _one_of(OutcomeKind),
     "DispatchStrategy": _one_of(DispatchStrategy),
     "DeletionStrategy": _one_of(DeletionStrategy),

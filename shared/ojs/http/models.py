@@ -29,7 +29,7 @@ from ojs.domain.filters.jobs import FIELDS as JOB_FIELDS
 from ojs.domain.filters.jobs import EraseFilter, JobFilterRequest
 from ojs.domain.job import envelope
 from ojs.domain.job import failure as failures
-from ojs.domain.job.durable import Kept
+from ojs.domain.job.durable import Resumption
 from ojs.domain.job.envelope import (
     MAX_BATCH,
     MAX_NAME_BYTES,
@@ -766,14 +766,14 @@ class DirectiveRequest(RequestModel):
 class _Retrying(Configuration):
     """Fields of requests that retry dead letters."""
 
-    steps: Kept | None = Field(
+    steps: Resumption | None = Field(
         None, description="clear: the code of the job runs from the beginning"
     )
-    checkpoint: Kept | None = Field(None, description="clear: the job has no checkpoint")
+    checkpoint: Resumption | None = Field(None, description="clear: the job has no checkpoint")
 
     def cleared(self) -> list[str]:
         """Return what a job continues without."""
-        return [name for name in ("steps", "checkpoint") if getattr(self, name) is Kept.CLEAR]
+        return [name for name in ("steps", "checkpoint") if getattr(self, name) is Resumption.CLEAR]
 
 
 class RetryDeadLetterRequest(_Retrying):

@@ -15,7 +15,7 @@
     other → discarded           expired, if its deadline has passed; discarded
     any other → cancelled       cancelled
     active, next checkpoint     checkpointed
-    active → waiting by itself  suspended, then scheduled or enqueued
+    active → waiting on its own suspended, then scheduled or enqueued
     an outcome from outside     signalled
     discarded → available       dead letter retried, or replayed if a rule did it; enqueued
     dead letter → nothing       dead letter deleted if that was requested, otherwise pruned

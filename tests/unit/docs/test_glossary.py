@@ -144,11 +144,13 @@ PRODUCTS = {
     "open": "OpenAPI",
     "s": "S3",
     "3": "S3",
+    "sdk": "an official SDK",
     "sqs": "SQS",
 }
 
 # What an exception says of its cause.
 ERRORS = {
+    "required": "a request lacks it",
     "allowed": "a rule forbids it",
     "backend": "the table or the bucket",
     "blocked": "may not be called",
@@ -176,6 +178,12 @@ ERRORS = {
 
 # Plain words, which mean in the code what they mean in a sentence.
 PLAIN = {
+    "addition": "a write of the same transaction",
+    "check": "a condition of a transaction",
+    "ends": "what follows the end of something",
+    "save": "store",
+    "saved": "stored",
+    "sent": "by a client",
     "after": "",
     "applied": "took effect",
     "capacity": "the number of jobs that a limit allows",

@@ -32,7 +32,7 @@ class OutcomeKind(StrEnum):
     JOB = "job"
 
 
-class Kept(StrEnum):
+class Resumption(StrEnum):
     """Whether a retried dead letter keeps what its code has stored."""
 
     KEEP = "keep"
@@ -216,7 +216,7 @@ NOT_DURABLE = Durable()
 
 
 @record(frozen=True)
-class Outcome:
+class DurableOutcome:
     """The outcome of a step, a signal, or a child job. Times in milliseconds.
 
     `save` identifies the request that stored it. `value` is the result, or the error if not `ok`.

@@ -12,7 +12,7 @@ from ojs.domain import jsontext, times
 from ojs.domain.fair_queue.tags import Share
 from ojs.domain.job import replay
 from ojs.domain.job.copies import META, CopyTarget, Origin
-from ojs.domain.job.durable import NOT_DURABLE, Checkpoint, Durable, Outcome, Suspension
+from ojs.domain.job.durable import NOT_DURABLE, Checkpoint, Durable, DurableOutcome, Suspension
 from ojs.domain.job.failure import ErrorEntry, Failure
 from ojs.domain.job.permits import QUEUE_PERMIT, RunPermits
 from ojs.domain.job.retention import RETENTION, Retention
@@ -164,7 +164,7 @@ class Job:
     progress: Mapping[str, Any] | None = field(default=None, compare=False)
     previous_state: State | None = field(default=None, compare=False)
     checkpoint: Checkpoint | None = field(default=None, compare=False)
-    outcomes: tuple[Outcome, ...] | None = field(default=None, compare=False)
+    outcomes: tuple[DurableOutcome, ...] | None = field(default=None, compare=False)
 
     @property
     def max_attempts(self) -> int:

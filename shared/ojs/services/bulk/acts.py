@@ -238,7 +238,7 @@ class JobActs:
         return self._changes.replace(
             job,
             self._placement.assign_position(replace(after, batch=None)),
-            # The sleep is over for its code, too.
+            # The sleep ends for its code, too.
             also=[] if waits is None else [ended(job, each, now_ms) for each in waits.waits],
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 from ojs.domain import jsontext
 from ojs.domain.errors import BackendError, Conflict, InvalidRequest, NotFound, OjsError
 from ojs.domain.ids import derived_uuid7
-from ojs.domain.job.durable import MAX_RESULT_BYTES, Outcome, OutcomeKind, Parent
+from ojs.domain.job.durable import MAX_RESULT_BYTES, DurableOutcome, OutcomeKind, Parent
 from ojs.domain.job.envelope import JobRequest, at_index
 from ojs.domain.job.job import MISSING, Job
 from ojs.domain.job.states import State
@@ -51,7 +51,8 @@ class Children:
     def ended(self, job: Job, parent: Parent) -> None:
         """Store the outcome of a finished child job for its parent, and wake it.
 
-        Does nothing if the parent has it, has finished, or has started over. Raises BackendError.
+        Does nothing if the parent stored it, has finished, or has started over.
+        Raises BackendError.
         """
 
         def attempt() -> None:
@@ -63,12 +64,12 @@ class Children:
             except BackendError:
                 raise
             except OjsError:
-                # The outcome exists, or the parent has too many. Its wait ends by itself.
+                # The outcome exists, or the parent has too many. Its wait ends at its time limit.
                 return
 
         retry_on_race(attempt)
 
-    def _outcome(self, job: Job, name: str) -> Outcome:
+    def _outcome(self, job: Job, name: str) -> DurableOutcome:
         ok = job.state is State.COMPLETED
         if ok:
             (job,) = self._jobs.with_contents([job])
@@ -82,7 +83,7 @@ class Children:
             message = f"The result has {size} bytes. Read it from the child job."
             ok, value = False, {"code": "result_too_large", "message": message}
         value = value if ok else {**value, "job_id": job.id}
-        return Outcome(name, OutcomeKind.JOB, ok, value, job.id)
+        return DurableOutcome(name, OutcomeKind.JOB, ok, value, job.id)
 
 
 def _adopted(request: JobRequest, found: Callable[[str], Job | None]) -> JobRequest:

@@ -12,7 +12,7 @@ from ojs.domain.job import lifecycle
 from ojs.domain.job.durable import (
     MAX_SIGNALS,
     MAX_STEPS,
-    Outcome,
+    DurableOutcome,
     OutcomeKind,
     TooManySteps,
 )
@@ -34,7 +34,7 @@ MAX_SIGNAL_BYTES = 65_536
 class SentSignal:
     """A stored signal, and whether it made its job available."""
 
-    outcome: Outcome
+    outcome: DurableOutcome
     woken: bool
 
 
@@ -73,7 +73,7 @@ class Signals:
 
         Raises:
             NotFound: The job doesn't exist.
-            Conflict: The job is in a final state, or its wait for the signal is over.
+            Conflict: The job is in a final state, or its wait for the signal has ended.
             Duplicate: The signal was sent before, with another key.
             PayloadTooLarge: The data is too large.
             TooManySteps: The job has stored too many signals.
@@ -81,7 +81,7 @@ class Signals:
         if (size := jsontext.size_of(data)) > MAX_SIGNAL_BYTES:
             raise PayloadTooLarge("data", size=size, limit=MAX_SIGNAL_BYTES)
         token = key or self._ids.token()
-        outcome = Outcome(name, OutcomeKind.SIGNAL, ok=True, value=data, save=token)
+        outcome = DurableOutcome(name, OutcomeKind.SIGNAL, ok=True, value=data, save=token)
 
         def attempt() -> SentSignal:
             job = self._transitions.apply(self._jobs.read_record(job_id))
@@ -93,12 +93,12 @@ class Signals:
 
         return retry_on_race(attempt)
 
-    def store(self, job: Job, outcome: Outcome) -> SentSignal:
+    def store(self, job: Job, outcome: DurableOutcome) -> SentSignal:
         """Store an outcome of a job as read, and make the job available if it waits for it.
 
         Raises:
             LostRace: The job has changed.
-            Conflict: The job's wait is over.
+            Conflict: The job's wait has ended.
             Duplicate: The outcome exists, from another request.
             TooManySteps: The job has stored too many outcomes.
         """
@@ -120,14 +120,14 @@ class Signals:
             if first.save == outcome.save:
                 return SentSignal(first, woken=False)
             if not first.ok and first.kind is OutcomeKind.SIGNAL:
-                raise _over(job, "its wait for the signal is over") from None
+                raise _over(job, "its wait for the signal has ended") from None
             raise Duplicate(
                 f"The {outcome.kind} '{outcome.name}' of the job exists.",
                 details={"job_id": job.id, "name": outcome.name},
             ) from None
         return SentSignal(outcome, woken)
 
-    def _after(self, job: Job, outcome: Outcome, now_ms: int) -> tuple[Job | None, bool]:
+    def _after(self, job: Job, outcome: DurableOutcome, now_ms: int) -> tuple[Job | None, bool]:
         """Return the job after an outcome, and whether it becomes available.
 
         None: it doesn't wait for the outcome.

@@ -10,8 +10,8 @@ from ojs.domain.errors import Conflict, NotFound
 from ojs.domain.job.durable import (
     MAX_STEP_BYTES,
     MAX_STEPS,
+    DurableOutcome,
     LeaseTokenRequired,
-    Outcome,
     TooManySteps,
 )
 from ojs.domain.job.job import Job
@@ -30,7 +30,7 @@ class SavedSteps:
     """The job after a save, and by outcome the one of the same name that was first, or None."""
 
     job: Job
-    first: list[Outcome | None]
+    first: list[DurableOutcome | None]
 
 
 class Steps:
@@ -54,7 +54,7 @@ class Steps:
     def save(
         self,
         job_id: str,
-        outcomes: Sequence[Outcome],
+        outcomes: Sequence[DurableOutcome],
         *,
         lease_token: str | None,
         version: int | None = None,
@@ -90,9 +90,9 @@ class Steps:
         )
         now_ms = self._clock.now_ms()
 
-        def store(outcome: Outcome) -> Outcome | None:
+        def store(outcome: DurableOutcome) -> DurableOutcome | None:
             return self._steps.save(
-                job, Outcome(
+                job, DurableOutcome(
                     outcome.name, outcome.kind, outcome.ok, outcome.value, outcome.save,
                     job.attempt, outcome.started_ms, outcome.duration_ms, now_ms,
                 ),
@@ -107,10 +107,10 @@ class Steps:
         job = self._job(job_id)
         return job, self._steps.page(job, results=results, after=after)
 
-    def told(self, job: Job) -> Job:
+    def with_outcomes(self, job: Job) -> Job:
         """Return a job with its checkpoint and its outcomes without results, for its history."""
         (job,) = self._jobs.with_checkpoints([job])
-        outcomes, after = list[Outcome](), None
+        outcomes, after = list[DurableOutcome](), None
         while job.durable.used:
             page = self._steps.page(job, results=False, after=after)
             outcomes += page.outcomes

@@ -345,7 +345,7 @@ class ShardActivity:
 def merged(key: Key, own: Item | None, counts: Sequence[ShardCounts]) -> Item | None:
     """Return a statistics item of a queue, including the counters of shards.
 
-    The shards must be read before the item. None if there are no counters.
+    The shards must be read before the item. None if the counters do not exist.
     """
     pk, sk = key
     if sk != keys.NOW:

@@ -12,7 +12,7 @@ from typing import Any
 from ojs.domain import jsontext
 from ojs.domain.errors import BAD_CURSOR, InvalidRequest
 from ojs.domain.ids import IdSource
-from ojs.domain.job.durable import KINDS, LETTERS, Outcome, Wait
+from ojs.domain.job.durable import KINDS, LETTERS, DurableOutcome, Wait
 from ojs.domain.job.job import Job
 from ojs.records import record
 from ojs.store.jobs.payloads import packed, payload_of
@@ -33,7 +33,7 @@ _PAGE_BYTES = 1_048_576
 class StepPage:
     """A page of outcomes, the ends of waits, and where the next page starts."""
 
-    outcomes: list[Outcome]
+    outcomes: list[DurableOutcome]
     waits: list[Wait]
     last: str | None
 
@@ -45,7 +45,7 @@ class StepStore:
         self._table = table
         self._ids = ids
 
-    def save(self, job: Job, outcome: Outcome) -> Outcome | None:
+    def save(self, job: Job, outcome: DurableOutcome) -> DurableOutcome | None:
         """Store an outcome, unless one of this name exists. Return the one that exists, or None.
 
         `job` is the record from the write that checked the lease.
@@ -54,7 +54,7 @@ class StepStore:
         lost = lost_race(lambda: self._table.put(self.putting(job, outcome)))
         return None if lost is None or lost.item is None else _outcome(lost.item)
 
-    def putting(self, job: Job, outcome: Outcome) -> Put:
+    def putting(self, job: Job, outcome: DurableOutcome) -> Put:
         """Return the write of an outcome. Its condition is that it is the first of its name."""
         stored: dict[str, Value | None] = {
             "ok": int(outcome.ok),
@@ -72,7 +72,7 @@ class StepStore:
         }
         return Put(item, condition=_FIRST, values={":born": job.created_ms})
 
-    def add_signal(self, job: Job, outcome: Outcome) -> None:
+    def add_signal(self, job: Job, outcome: DurableOutcome) -> None:
         """Store an outcome that a job doesn't wait for, and count it, in one transaction.
 
         Raises LostRace: the job has changed, or the outcome exists.
@@ -93,8 +93,8 @@ class StepStore:
                 raise
 
     @staticmethod
-    def existing(lost: LostRace) -> Outcome | None:
-        """Return the outcome because of which a transaction failed, or None."""
+    def existing(lost: LostRace) -> DurableOutcome | None:
+        """Return the outcome that made a transaction fail, or None."""
         found = (item for item in lost.items if item and str(item["sk"]).startswith(keys.STEP))
         return next((_outcome(item) for item in found), None)
 
@@ -147,7 +147,7 @@ class StepStore:
         found = self._table.query(
             "pk = :job AND sk BETWEEN :first AND :last", values, consistent=True, after=start
         )
-        outcomes, waits, size, last = list[Outcome](), list[Wait](), 0, None
+        outcomes, waits, size, last = list[DurableOutcome](), list[Wait](), 0, None
         of_epoch = f"{keys.UNTIL}{epoch:04d}|"
         for at, item in enumerate(found.items):
             sk, last = str(item["sk"]), str(item["sk"])
@@ -179,9 +179,9 @@ class StepStore:
         return True
 
 
-def _outcome(item: Mapping[str, Any], *, results: bool = True) -> Outcome:
+def _outcome(item: Mapping[str, Any], *, results: bool = True) -> DurableOutcome:
     _, _, letter, name = str(item["sk"]).split("|", 3)
-    return Outcome(
+    return DurableOutcome(
         name,
         KINDS[letter],
         bool(item["ok"]),
@@ -194,6 +194,6 @@ def _outcome(item: Mapping[str, Any], *, results: bool = True) -> Outcome:
     )
 
 
-def weight(outcomes: Sequence[Outcome]) -> int:
+def weight(outcomes: Sequence[DurableOutcome]) -> int:
     """Return the size of outcomes in bytes, as it counts for a job."""
     return sum(jsontext.size_of(one.value) + len(one.name) + _BESIDE for one in outcomes)
