@@ -218,9 +218,7 @@ class Signaller(Actor):
         awaited = [
             (job_id, name)
             for job_id in ids
-            for kind, name, _ in _waits(
-                self.world.memory.items.get((keys.job(job_id), keys.RECORD))
-            )
+            for kind, name, _ in _waits(items.get((keys.job(job_id), keys.RECORD)))
             if kind == "signal"
         ]
         job_id, name = self.chance.choice(ids), self.chance.choice(SIGNALS)

@@ -316,7 +316,7 @@ def test_a_wait_that_is_over_takes_no_signal(world: World) -> None:
     world.clock.advance(60_000)
     (job,) = world.fetch()
     save(world, job, done("ok", {"code": "timeout"}, ok=False, kind="signal"))
-    with pytest.raises(Conflict, match="wait for the signal is over"):
+    with pytest.raises(Conflict, match="wait for the signal has ended"):
         world.run.signals.send(job.id, "ok", 1)
     world.run.finish.ack(job.id)
     with pytest.raises(Conflict, match="in state 'completed'"):

@@ -118,7 +118,7 @@ class StepOutcome(RequestModel):
         description="identifies this save, so that a repeated request returns the same"
     )
     kind: OutcomeKind | None = Field(
-        None, description="default step; signal: the wait for it is over"
+        None, description="default step; signal: the wait for it has ended"
     )
     result: Any = Field(None, description="any JSON value of at most 256 KiB")
     error: dict[str, Any] | None = Field(None, description="instead of a result")
@@ -203,7 +203,7 @@ class StoredStep(AsIs):
 
 
 class StoredWait(AsIs):
-    """When a sleep or a wait for a signal ends, and whether that is over."""
+    """When a sleep or a wait for a signal ends, and whether that time has passed."""
 
     name: str
     kind: str

@@ -190,11 +190,11 @@ def requeue(job: Job, *, now_ms: int, order: str) -> Job:
 def suspend(job: Job, waits: Suspension, *, now_ms: int, order: str) -> Job:
     """Release a job whose code waits: `active` to `scheduled`. The attempt is not counted.
 
-    If the wait is over, the job is `available`. Its deadline to start no longer has an effect.
+    If the wait has ended, the job is `available`. Its deadline to start no longer has an effect.
 
     Args:
         job: The job.
-        waits: What it waits for.
+        waits: The waits of its code.
         now_ms: Current time in milliseconds since the epoch.
         order: New order key, used if the job is available.
 

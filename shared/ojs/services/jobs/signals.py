@@ -73,7 +73,7 @@ class Signals:
 
         Raises:
             NotFound: The job doesn't exist.
-            Conflict: The job is in a final state, or its wait for the signal is over.
+            Conflict: The job is in a final state, or its wait for the signal has ended.
             Duplicate: The signal was sent before, with another key.
             PayloadTooLarge: The data is too large.
             TooManySteps: The job has stored too many signals.
@@ -98,7 +98,7 @@ class Signals:
 
         Raises:
             LostRace: The job has changed.
-            Conflict: The job's wait is over.
+            Conflict: The job's wait has ended.
             Duplicate: The outcome exists, from another request.
             TooManySteps: The job has stored too many outcomes.
         """
@@ -120,7 +120,7 @@ class Signals:
             if first.save == outcome.save:
                 return SentSignal(first, woken=False)
             if not first.ok and first.kind is OutcomeKind.SIGNAL:
-                raise _over(job, "its wait for the signal is over") from None
+                raise _over(job, "its wait for the signal has ended") from None
             raise Duplicate(
                 f"The {outcome.kind} '{outcome.name}' of the job exists.",
                 details={"job_id": job.id, "name": outcome.name},

@@ -55,14 +55,14 @@ class Suspensions:
         return stops and job.durable.stopped == job.durable.saves
 
     def apply(self, job: Job, waits: Suspension, stopped: list[Job] | None) -> Job:
-        """Suspend an active job as read, or make it available if its wait is over.
+        """Suspend an active job as read, or make it available if its wait has ended.
 
         If the process crashes after it stored when a sleep ends, the next attempt continues with
         that time.
 
         Args:
             job: The job, as read.
-            waits: What it waits for.
+            waits: The waits of its code.
             stopped: See `JobChanges.ack`.
 
         Returns:

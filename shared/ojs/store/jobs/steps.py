@@ -94,7 +94,7 @@ class StepStore:
 
     @staticmethod
     def existing(lost: LostRace) -> Outcome | None:
-        """Return the outcome because of which a transaction failed, or None."""
+        """Return the outcome that made a transaction fail, or None."""
         found = (item for item in lost.items if item and str(item["sk"]).startswith(keys.STEP))
         return next((_outcome(item) for item in found), None)
 
