@@ -51,7 +51,8 @@ class Children:
     def ended(self, job: Job, parent: Parent) -> None:
         """Store the outcome of a finished child job for its parent, and wake it.
 
-        Does nothing if the outcome is stored, or if the parent has finished, or has started over. Raises BackendError.
+        Does nothing if the outcome is stored, or if the parent has finished or started over.
+        Raises BackendError.
         """
 
         def attempt() -> None:
