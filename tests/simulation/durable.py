@@ -214,7 +214,16 @@ class Signaller(Actor):
 
     def send(self) -> None:
         ids = [job_id for push in self.world.pushes for job_id in push.ids]
+        items = self.world.memory.items
+        awaited = [
+            (job_id, name)
+            for job_id in ids
+            for kind, name, _ in _waits(items.get((keys.job(job_id), keys.RECORD)))
+            if kind == "signal"
+        ]
         job_id, name = self.chance.choice(ids), self.chance.choice(SIGNALS)
+        if awaited and self.chance.random() < 0.7:
+            job_id, name = self.chance.choice(awaited)
         mine = f"{self.name} {self.chance.getrandbits(40)}"
 
         def act() -> Any:
@@ -246,6 +255,6 @@ def durable(world: World) -> list[Acts]:
     acts += [hand.look, hand.bring_back, hand.cancel]
     return [
         *made,
-        [signaller.does(signaller.send) for _ in range(3)],
+        [signaller.does(signaller.send) for _ in range(5)],
         [hand.does(act) for act in some(world.chance, acts, 8)],
     ]

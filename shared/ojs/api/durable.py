@@ -203,7 +203,7 @@ class StoredStep(AsIs):
 
 
 class StoredWait(AsIs):
-    """When a sleep or a wait for a signal ends, and whether it has ended."""
+    """When a sleep or a wait for a signal ends, and whether that time has passed."""
 
     name: str
     kind: str

@@ -194,7 +194,7 @@ def suspend(job: Job, waits: Suspension, *, now_ms: int, order: str) -> Job:
 
     Args:
         job: The job.
-        waits: The conditions of its continuation.
+        waits: The waits of its code.
         now_ms: Current time in milliseconds since the epoch.
         order: New order key, used if the job is available.
 

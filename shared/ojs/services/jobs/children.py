@@ -51,7 +51,7 @@ class Children:
     def ended(self, job: Job, parent: Parent) -> None:
         """Store the outcome of a finished child job for its parent, and wake it.
 
-        Does nothing if the parent stored it, has finished, or has started over.
+        Does nothing if the outcome is stored, or if the parent has finished or started over.
         Raises BackendError.
         """
 
@@ -64,7 +64,7 @@ class Children:
             except BackendError:
                 raise
             except OjsError:
-                # The outcome exists, or the parent has too many. Its wait ends at its time limit.
+                # The outcome exists, or the parent has too many. Its wait ends at its time.
                 return
 
         retry_on_race(attempt)

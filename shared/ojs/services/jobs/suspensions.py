@@ -62,7 +62,7 @@ class Suspensions:
 
         Args:
             job: The job, as read.
-            waits: The conditions of its continuation.
+            waits: The waits of its code.
             stopped: See `JobChanges.ack`.
 
         Returns:

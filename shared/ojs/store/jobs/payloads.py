@@ -141,14 +141,14 @@ def _item(at: PayloadRef, payload: str) -> Item:
     return {"pk": pk, "sk": sk, **packed(payload)}
 
 
-def packed(payload: str, others: int = 0) -> Item:
+def packed(payload: str, other: int = 0) -> Item:
     """Return the attribute for a payload: `text`, or `zip` if that saves a write unit.
 
-    `others` is the size of the other attributes of the item in bytes.
+    `other` is the size of the other attributes of the item in bytes.
     """
     raw = payload.encode("utf-8")
     # Write units are counted in KB. The payload is compressed if that saves at least one unit.
-    small = zlib.compress(raw, 6) if len(raw) + others > _UNIT else raw
-    if (len(small) + others) // _UNIT < (len(raw) + others) // _UNIT:
+    small = zlib.compress(raw, 6) if len(raw) + other > _UNIT else raw
+    if (len(small) + other) // _UNIT < (len(raw) + other) // _UNIT:
         return {"zip": small}
     return {"text": payload}
