@@ -213,7 +213,7 @@ def everything() -> list[dict[str, Any]]:
     for part in (
         _deployment, _states, _texts, _batches, _bounds, _limits, _rates, _pools, _workers,
         _tenants, _dead_letters, _copies, _bulk, _ends, _crons, _replicas, _workflows,
-        _deliveries, _realtime,
+        _deliveries, _realtime, _durable,
     ):  # fmt: skip
         run = Run()
         part(run)
@@ -711,3 +711,51 @@ def _crons(run: Run) -> None:
     run.sweep()
     run.clock.advance(24 * _HOUR_MS)
     run.sweep()
+
+
+def _durable(run: Run) -> None:
+    """Checkpoints of each size, steps, sleeps, signals, children, and jobs that start over."""
+    one, queue = "/jobs/{}", "durable"
+
+    def token(job_id: str) -> str:
+        return str(run.ask("GET", one.format(job_id))["lease_token"])
+
+    def save(job_id: str, *steps: dict[str, Any], **more: Any) -> None:
+        body = {"lease_token": token(job_id), "steps": [{"save": "s", **step} for step in steps]}
+        run.ask("POST", f"{one.format(job_id)}/steps", {**body, **more})
+
+    def suspend(job_id: str, **wait: Any) -> None:
+        body = {"job_id": job_id, "lease_token": token(job_id)}
+        run.ask("POST", "/workers/nack", {**body, "suspend": {"waits": [wait]}})
+
+    job_id = run.active(queue, max_attempts=3)
+    run.nack(job_id, retryable=True)
+    run.minutes(2)
+    assert run.fetch(queue) == [job_id]
+    repetitive = [{"row": n} for n in range(500)]
+    incompressible = random.Random(1).randbytes(200_000).hex()
+    for state in (1, repetitive, incompressible * 2):
+        run.ask("POST", f"{one.format(job_id)}/checkpoint", {"state": state})
+    began = {"started_at": "2026-11-21T09:30:00.000Z", "duration_ms": 5}
+    save(job_id, {"name": "a", "result": 1, **began}, {"name": "b", "error": {"type": "No"}})
+    save(job_id, {"name": "c", "result": repetitive}, version=2)
+    parent = {"job_id": job_id, "name": "ship", "lease_token": token(job_id)}
+    child = {"type": "t", "args": [], "options": {"queue": "children"}, "parent": parent}
+    run.ask("POST", "/jobs", child)
+    (child_id,) = run.fetch("children")
+    run.ack(child_id, result=1)
+    run.ask("POST", f"{one.format(job_id)}/signals/early", {"data": 1})
+    suspend(job_id, kind="time", name="now", **{"for": "PT0S"})
+    (job_id,) = run.fetch(queue)
+    suspend(job_id, kind="sleep", name="nap", **{"for": "PT1H"})
+    run.ask("POST", f"{one.format(job_id)}/retry")
+    (job_id,) = run.fetch(queue)
+    suspend(job_id, kind="signal", name="ok", **{"for": "P1D"})
+    run.ask("POST", f"{one.format(job_id)}/signals/ok", {"data": 1})
+    (job_id,) = run.fetch(queue)
+    clear = {"steps": "clear", "checkpoint": "clear"}
+    run.nack(job_id)
+    run.ask("POST", f"/dead-letter/{job_id}/retry", clear)
+    (job_id,) = run.fetch(queue)
+    run.nack(job_id)
+    run.ask("POST", "/dead-letter/retry", {"all": True, "confirm": True, **clear})
