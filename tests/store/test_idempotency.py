@@ -465,6 +465,8 @@ def test_a_key_costs_two_units_and_two_calls(exact: World, count: int) -> None:
         return [{"args": [letter, n]} for n in range(count)]
 
     exact.push()
+    # The container notes its slot of staged batches.
+    exact.run.enqueue.push_batch([envelope.parse({"type": "t", "args": []})] * 5)
     with spending(exact) as without:
         raw = [envelope.parse({"type": "t", **job}) for job in body("a")]
         if count == 1:
