@@ -25,6 +25,8 @@ EMULATOR := $(VENV)/emulator
 PLOTS := build/plots
 # Separate too: the packages that generate clients from the OpenAPI document, for a test.
 CLIENTS := build/clients
+# Separate too: the frameworks that pages have examples for, and a second type checker, for tests.
+INTEGRATIONS := build/integrations
 # The packages that build the documentation site and its generated pages.
 DOCS := build/docs
 # The packages that build the wheel and list its content.
@@ -33,8 +35,12 @@ PACKAGE := build/package
 # The built dashboard, and the browser driver of its tests.
 DASHBOARD := build/dashboard
 BROWSER := build/browser
-PIP_OPTIONS := -qq --disable-pip-version-check --require-hashes
+# Python compiles what is imported. To compile all modules of all packages takes as long as the rest
+# of an installation.
+PIP_OPTIONS := -qq --no-compile --disable-pip-version-check --require-hashes
 PIP_INSTALL := $(PY) -m pip install $(PIP_OPTIONS)
+# In an environment of its own, with the pip of .venv: one more pip takes seconds to install.
+VENV_INSTALL = $(PY) -m venv --clear --without-pip $(@D) && $(PY) -m pip --python $(@D) install $(PIP_OPTIONS) -r $<
 NPM_CI := npm ci --no-audit --no-fund --loglevel=error
 
 export PYTHONPATH := shared:package:.
@@ -67,15 +73,15 @@ test: setup ## Run the fast tests
 	@$(PY) -m pytest $(PARALLEL) -m 'not exhaustive' $(ARGS)
 
 .PHONY: test-exhaustive
-test-exhaustive: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run the slow tests, and property tests with many examples
+test-exhaustive: setup dashboard-types $(CLIENTS)/.installed $(INTEGRATIONS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run the slow tests, and property tests with many examples
 	@$(PY) -m pytest $(PARALLEL) -m '(exhaustive or hypothesis) and not whole' $(ARGS)
 
 .PHONY: test-all
-test-all: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run all tests
+test-all: setup dashboard-types $(CLIENTS)/.installed $(INTEGRATIONS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run all tests
 	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 .PHONY: check
-check: setup dashboard-types audit $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run the audit, linter, formatter check, type checker, and all tests
+check: setup dashboard-types audit $(CLIENTS)/.installed $(INTEGRATIONS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run the audit, linter, formatter check, type checker, and all tests
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
@@ -137,8 +143,7 @@ synth: setup ## Write the CloudFormation templates to cdk.out
 package: $(PACKAGING)/.installed dashboard ## Build the wheel with the CDK construct into DIST, and check it
 	@rm -rf $(PACKAGE) $(DIST)/ojs_backend_aws-*.whl; mkdir -p $(PACKAGE)
 	@$(PY) -m venv --without-pip $(PACKAGE)/runtime
-	@$(PACKAGING)/bin/python -m pip --python $(PACKAGE)/runtime install -qq --no-compile \
-	  --disable-pip-version-check --require-hashes -r requirements/runtime.txt
+	@$(PY) -m pip --python $(PACKAGE)/runtime install $(PIP_OPTIONS) -r requirements/runtime.txt
 	@$(PACKAGING)/bin/cyclonedx-py environment --output-reproducible --validate \
 	  --output-file $(PACKAGE)/functions.cdx.json $(PACKAGE)/runtime
 	@$(PY) -m infra.licences $(PACKAGE)/functions.cdx.json $(PACKAGE)/licences.md
@@ -173,9 +178,9 @@ PIP_COMPILE := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \
 
 .PHONY: lock
 lock: $(VENV)/.dev ## Resolve the pinned versions again (UPGRADE=1: the newest)
-	@cd requirements && for set in runtime local emulator dev plots clients package browser docs; do \
+	@cd requirements && for set in runtime local emulator dev plots clients integrations package browser docs; do \
 	  $(PIP_COMPILE) --output-file=$$set.txt $$set.in; done
-	@for folder in . dashboard docs/site tests/dashboard tests/local/clients; do npm install --prefix $$folder --package-lock-only \
+	@for folder in . dashboard docs/site tests/dashboard tests/local/clients tests/library/integrations; do npm install --prefix $$folder --package-lock-only \
 	  --omit-lockfile-registry-resolved --no-audit --no-fund; done
 
 .PHONY: dashboard
@@ -203,6 +208,9 @@ setup: $(VENV)/.dev $(EMULATOR)/.installed $(VENV)/.node-tools dashboard ## Inst
 .PHONY: clients
 clients: $(CLIENTS)/.installed ## Install the generators of clients from the OpenAPI document, for a test
 
+.PHONY: integrations
+integrations: $(INTEGRATIONS)/.installed ## Install the frameworks of the pages and a type checker, for tests
+
 .PHONY: clean
 clean: ## Delete everything built or installed, except the data in DATA
 	rm -rf $(VENV) node_modules dashboard/node_modules build dist cdk.out .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -228,8 +236,7 @@ $(VENV)/.dev: requirements/dev.txt | $(PY)
 
 $(EMULATOR)/.installed: requirements/emulator.txt | $(PY)
 	@echo 'Installing MiniStack…'
-	@$(PY) -m venv --clear --without-pip $(EMULATOR)
-	@$(PY) -m pip --python $(EMULATOR) install $(PIP_OPTIONS) -r $<
+	@$(VENV_INSTALL)
 	@touch $@
 
 # dynoxide is optional: without npm, or a binary for this platform, the engine is MiniStack.
@@ -241,22 +248,19 @@ $(VENV)/.engine: package-lock.json | $(PY) $(EMULATOR)/.installed
 
 $(PLOTS)/.installed: requirements/plots.txt | $(PY)
 	@echo 'Installing the Python packages that draw plots…'
-	@$(PY) -m venv --clear $(PLOTS)
-	@$(PLOTS)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@$(VENV_INSTALL)
 	@touch $@
 
 $(DOCS)/.installed: requirements/docs.txt docs/site/package-lock.json | $(PY)
 	@echo 'Installing what builds the documentation site …'
-	@$(PY) -m venv --clear $(DOCS)
-	@$(DOCS)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@$(VENV_INSTALL) --compile  # a test bounds the CPU time of the first build
 	@cp docs/site/package.json docs/site/package-lock.json $(DOCS)
 	@$(NPM_CI) --prefix $(DOCS) --ignore-scripts >/dev/null
 	@touch $@
 
 $(PACKAGING)/.installed: requirements/package.txt | $(PY)
 	@echo 'Installing the packages that build the wheel…'
-	@$(PY) -m venv --clear $(PACKAGING)
-	@$(PACKAGING)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@$(VENV_INSTALL)
 	@touch $@
 
 dashboard/node_modules/.installed: dashboard/package-lock.json
@@ -285,10 +289,16 @@ $(BROWSER)/.installed: requirements/browser.txt tests/dashboard/package-lock.jso
 
 $(CLIENTS)/.installed: requirements/clients.txt tests/local/clients/package-lock.json | $(PY)
 	@echo 'Installing the generators of clients…'
-	@$(PY) -m venv --clear $(CLIENTS)
-	@$(CLIENTS)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@$(VENV_INSTALL)
 	@cp tests/local/clients/package.json tests/local/clients/package-lock.json $(CLIENTS)
 	@$(NPM_CI) --prefix $(CLIENTS) >/dev/null
+	@touch $@
+
+$(INTEGRATIONS)/.installed: requirements/integrations.txt tests/library/integrations/package-lock.json | $(PY)
+	@echo 'Installing the frameworks of the pages…'
+	@$(VENV_INSTALL)
+	@cp tests/library/integrations/package.json tests/library/integrations/package-lock.json $(INTEGRATIONS)
+	@$(NPM_CI) --prefix $(INTEGRATIONS) --ignore-scripts >/dev/null
 	@touch $@
 
 $(VENV)/.node-tools: package-lock.json | $(PY)

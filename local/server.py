@@ -450,4 +450,4 @@ def _process_message(event: dict[str, Any], context: Any) -> Any:
 
 
 def _caller(ticket: str) -> Principal | None:
-    return ojs_runtime.current().tickets.redeem(ticket)
+    return ojs_runtime.current().stores.tickets.redeem(ticket)

@@ -40,6 +40,7 @@ OPTIONS: tuple[tuple[str, Numbers], ...] = (
 SPREAD = ((1, 1), (1, 8), (1, 64), (50, 1))
 # Name, acks carried, and seconds between heartbeats of a client.
 CLIENTS = (("Python library", 1, 20), ("official SDK", 0, 5))
+RUNG = "Python library, each job rings an idle worker"
 DURATIONS_S = (1, 60, 300, 900)
 BILL = (*JOB, "heartbeats", "sweeps", "metrics")
 # How often (s) the record of a worker with jobs is written.
@@ -177,6 +178,13 @@ class Model:
     def looks_s(self, workers: float) -> float:
         """Seconds between two fetches of one of so many idle workers that listen."""
         return self.numbers["fallback_s"] * min(_LESS_OFTEN, max(1, workers / 2))
+
+    def heard(self, rate: float) -> float:
+        """Dollars for a million jobs one by one with `realtime=wake` if each of them rings the
+        library's worker, which has no job and listens.
+        """
+        added = self.unheard(self.jobs("one by one", rate), "wake") + self.listening(1)
+        return self.whole("one by one", rate) + (added / rate + self.rung()) * _MILLION
 
     def listening(self, workers: float) -> float:
         """Dollars a second of idle workers of the same queues that listen."""
@@ -497,6 +505,8 @@ def lasting(model: Model) -> str:
             paid = (f"**{dollars(found.whole('one by one', rate))}**" for rate in (0.4, 10, 100))
             duration = f"{job_s} s" if job_s <= 60 else f"{job_s // 60} min"
             rows.append([client, duration, number(load.write / 10), *paid])
+    rung = (f"**{dollars(model.heard(rate))}**" for rate in (0.4, 10, 100))
+    rows.insert(1, [RUNG, "1 s", rows[0][2], *rung])
     header = (
         "client",
         "duration",
@@ -538,6 +548,10 @@ def realtime(model: Model) -> str:
         ["`off`", *whole("off")],
         ["`wake` (default), without idle workers", *whole("wake")],
         ["`all`, without subscribers", *whole("all")],
+        [
+            "`wake`, one listening worker, which each job rings",
+            *(f"{model.heard(rate):,.2f}" for rate in rates),
+        ],
         ["in addition: each job rings an idle worker", *[dollars(model.rung() * _MILLION)] * 4],
         ["in addition: a subscriber of all events with `batch`", *map(dollars, messages)],
     ]
@@ -626,6 +640,8 @@ def brief(model: Model) -> str:
             Model(model.units, {**model.numbers, **own, "job_s": job_s}) for job_s in (1, 60, 300)
         ]
         rows.append([client, *(_quiet_and_busy(partial(m.whole, "one by one")) for m in models)])
+        if carried:
+            rows.append([RUNG, *(_quiet_and_busy(m.heard) for m in models)])
     pushed = _quiet_and_busy(lambda rate: sum(model.pushed(rate).values()) / rate * _MILLION)
     rows.append(["pushed to a function", pushed, pushed, pushed])
     return table(("at 0.4 / 10 jobs/s, jobs of", "1 s", "60 s", "5 min"), rows)

@@ -23,8 +23,8 @@ SOURCE, TARGET = ROOT / "build" / "site-src", ROOT / "build" / "site"
 TOOLS = ROOT / "build" / "docs"
 # The README has the quick start. The first page of the site is another one.
 MOVED = {"README.md": "quickstart.md", "docs/site/home.md": "index.md"}
-# The history of versions would fill the results of the search.
-NOT_SEARCHED = {"CHANGELOG.md"}
+# The history of versions, and each attribute of each item, would fill the results of the search.
+NOT_SEARCHED = {"CHANGELOG.md", "docs/numbers/attributes.md"}
 _LINK = re.compile(r"(?<=\]\()(?!https?:)([^)\s#]+)")
 _LOGO = re.compile(r"https://cdn\.redoc\.ly/redoc/[\w-]+\.svg")
 SCRIPTS = ("@mermaid-js/tiny/dist/mermaid.tiny.js", "redoc/bundles/redoc.standalone.js")

@@ -47,15 +47,17 @@ if TYPE_CHECKING:
     from ojs_aws.typed.job_type import JobHandle, JobType
     from ojs_aws.typed.jobs import Jobs, declare
     from ojs_aws.typed.options import RateLimit, Retry, Unique
+    from ojs_aws.typed.parents import Parents
     from ojs_aws.typed.signature import InvalidArguments, injected
-    from ojs_aws.typed.workflows import Parents, WorkflowHandle, batch, chain, dag, group
+    from ojs_aws.typed.workflows import WorkflowHandle, batch, chain, dag, group
 
 _TYPED = {
     "job_type": ("JobHandle", "JobType"),
     "jobs": ("Jobs", "declare"),
     "options": ("RateLimit", "Retry", "Unique"),
     "signature": ("InvalidArguments", "injected"),
-    "workflows": ("Parents", "WorkflowHandle", "batch", "chain", "dag", "group"),
+    "parents": ("Parents",),
+    "workflows": ("WorkflowHandle", "batch", "chain", "dag", "group"),
 }
 
 

@@ -20,7 +20,7 @@ from ojs.store.table.table import Table
 if TYPE_CHECKING:
     from ojs.services.operations.origin import OriginGuard
     from ojs.services.operations.setup import SecretStore, Setup
-    from ojs.services.realtime.tickets import Tickets
+    from ojs.store.realtime.tickets import TicketStore
 
 _used: list[Authentication] = []
 
@@ -42,12 +42,11 @@ def use(brought: Authentication) -> None:
 
 
 @cache
-def tickets() -> Tickets:
+def tickets() -> TicketStore:
     """Return what redeems tickets."""
-    from ojs.services.realtime.tickets import Tickets
     from ojs.store.realtime.tickets import TicketStore
 
-    return Tickets(TicketStore(_table()), SystemClock())
+    return TicketStore(_table(), SystemClock())
 
 
 @cache

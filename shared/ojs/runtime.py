@@ -117,7 +117,6 @@ if TYPE_CHECKING:
     from ojs.services.realtime.posts import Posts
     from ojs.services.realtime.rings import Rings
     from ojs.services.realtime.sockets import Sockets
-    from ojs.services.realtime.tickets import Tickets
     from ojs.services.sweeping.jobs import JobSweep
     from ojs.services.sweeps import Sweep, SweepQueues
     from ojs.services.workers.workers import WorkerRegistry
@@ -520,7 +519,6 @@ class Runtime:
     rings: Rings | None = provided("ojs.services.realtime.rings:Rings", when=_sends)
     beats: Beats | None = provided("ojs.services.realtime.beats:Beats", when=_sends)
     listening: Listening | None = provided("ojs.services.realtime.listening:Listening", when=_sends)
-    tickets: Tickets = provided("ojs.services.realtime.tickets:Tickets")
     sockets: Sockets = provided("ojs.services.realtime.sockets:Sockets")
     event_sender: EventSender | None = provided(
         "ojs.services.realtime.event_sender:EventSender", when=_sends

@@ -38,8 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     # Loads next to nothing: the authorizer is in front of every request.
     "ojs.access_runtime": {
         "ojs.services.operations.authentication", "ojs.services.operations.origin",
-        "ojs.services.operations.setup", "ojs.services.realtime.tickets", "ojs.store", "ojs.domain",
-        "ojs.clock", "ojs.environment",
+        "ojs.services.operations.setup", "ojs.store", "ojs.domain", "ojs.clock", "ojs.environment",
     },
     "functions.authorizer": {"ojs.access_runtime"},
     "functions.ticket": {"ojs.access_runtime"},

@@ -106,7 +106,8 @@ class Clean:
             if not name.startswith(("PYTHON", "OJS_"))
         }
         mine |= {"JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION": "20"}
-        mine |= {"XDG_CACHE_HOME": str(self.cache), **more.pop("env", {})}
+        # What is imported is compiled then. All else would take pip as long as to install it.
+        mine |= {"PIP_NO_COMPILE": "1", "XDG_CACHE_HOME": str(self.cache), **more.pop("env", {})}
         return subprocess.Popen(
             [str(word) for word in command], env=mine, cwd=more.pop("cwd", self.folder),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more,

@@ -40,7 +40,6 @@ from ojs.projections import EventBridge
 from ojs.services.operations.authentication import Authentication
 from ojs.services.operations.origin import HEADER, OriginGuard
 from ojs.services.operations.setup import Setup
-from ojs.services.realtime.tickets import Tickets
 from ojs.services.workflows.advance import WorkflowAdvance
 from ojs.settings import Settings
 from ojs.store.deliveries.deliveries import DeliveryStore
@@ -607,7 +606,7 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
         )
         table_store = runtime.current().table
         access_runtime.use(Authentication(AccessKeyStore(table_store), clock))
-        tickets = Tickets(runtime.current().stores.tickets, clock)
+        tickets = runtime.current().stores.tickets
         caller = Caller(recorder, clock)
         # A worker of all queues, which is never busy.
         runtime.current().stores.listeners.add("all", Listener("worker", until_ms=times.MAX_MS))

@@ -7,7 +7,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # Pages with tests of their own, by the name of their file, and how many tests.
-TESTED = {"test-your-jobs": 4, "from-sqs": 1, "from-celery": 2, "from-bullmq": 2}
+TESTED = {
+    "test-your-jobs": 4, "jobs-as-functions": 3, "from-sqs": 1, "from-celery": 2, "from-bullmq": 2,
+}  # fmt: skip
+# Pages whose tests need the framework that they are about.
+INTEGRATIONS = {"fastapi": 2, "flask": 1, "django": 1, "observability": 1}
 _FILE = re.compile(r"^`([\w./]+)`:\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

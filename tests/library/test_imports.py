@@ -6,7 +6,11 @@ import ast
 import os
 import subprocess
 import sys
+import time
+from datetime import UTC, datetime
 from functools import cache
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -67,3 +71,57 @@ def test_it_uses_nothing_that_came_after_python_3_10(name: str) -> None:
         used |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         used |= {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
         assert name not in used, path
+
+
+def test_typed_jobs_are_loaded_by_who_declares_one() -> None:
+    """`import ojs_aws` costs what it did before them."""
+    _, modules = loaded("import ojs_aws")
+    assert not [name for name in modules if name.startswith("ojs_aws.typed")]
+    _, modules = loaded("from ojs_aws import Retry, Worker; Worker(queues=['q']).job('t')")
+    assert "pydantic" not in modules
+
+
+DECLARED = """
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+from ojs_aws import Worker
+
+@dataclass
+class Order:
+    id: UUID
+    items: list[str]
+
+worker = Worker(queues=["q"])
+
+def declare(n):
+    @worker.job(f"order.place{n}", queue="q")
+    def place(order: Order, to: str, at: datetime, count: int = 1) -> Order: ...
+    return place
+
+declared = [declare(n) for n in range(100)]
+"""
+
+
+def test_100_jobs_are_declared_in_half_a_second() -> None:
+    """Measured: 0.25 s with pydantic, which takes 0.1 s to import, and 0.03 s without it."""
+    code = f"exec({DECLARED!r})"
+    assert any(loaded(code, n)[0] < 0.5 for n in REPETITIONS)
+    assert "pydantic" in loaded(code)[1]
+
+
+def test_an_argument_is_checked_in_a_fifth_of_a_millisecond() -> None:
+    """What `enqueue` of a typed job takes more than that of a client. Measured: 0.1 ms."""
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(DECLARED, names)
+    place = names["declared"][0]
+    order = names["Order"](UUID(int=1), ["a", "b"])
+    now = datetime(2026, 11, 28, tzinfo=UTC)
+
+    def took_s() -> float:
+        began = time.process_time()
+        for _ in range(500):
+            place._fields("enqueue", (order, "a@b.org", now), {})
+        return (time.process_time() - began) / 500
+
+    assert min(took_s() for _ in REPETITIONS) < 0.000_2

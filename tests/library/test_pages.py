@@ -48,3 +48,12 @@ def test_what_is_shown_and_not_run_is_python_all_the_same(name: str) -> None:
     assert len(blocks) > 1
     for block in blocks:
         ast.parse(block)
+
+
+@pytest.mark.parametrize("name", ["from-celery", "from-bullmq"])
+def test_our_code_is_not_longer_than_theirs(name: str) -> None:
+    text = page(name).partition("## Before and after")[2]
+    theirs, ours = re.findall(r"^```(?:python|ts)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[:2]
+    assert "import" in theirs
+    written = [[line for line in each.splitlines() if line.strip()] for each in (ours, theirs)]
+    assert len(written[0]) <= len(written[1])

@@ -328,10 +328,27 @@ def test_the_tests_of_a_page(
         assert len(tests) == TESTED[name]
         for test in tests:
             ojs_server.reset()
-            test(**{name: given[name] for name in inspect.signature(test).parameters})
+            used = {name: given[name] for name in inspect.signature(test).parameters}
+            with next(iter(used.values())).bound():
+                test(**used)
     finally:
         for each in names:
             sys.modules.pop(each.removesuffix(".py"), None)
+
+
+def test_the_other_files_about_jobs_as_functions(ojs_server: OjsServer) -> None:
+    found = files(page("jobs-as-functions"))
+    assert len((found["checkout.py"] + found["test_checkout.py"]).splitlines()) <= 60
+    spaces: dict[str, dict[str, Any]] = {name: {"__name__": name[:-3]} for name in found}
+    for name in ("counting.py", "newsletter.py", "send_mail.py"):
+        exec(compile(found[name], name, "exec", dont_inherit=True), spaces[name])
+    assert ojs_server.run(spaces["counting.py"]["count"], [1, 2]) == 2
+    worker = Worker(queues=["mail"])
+    worker.include(spaces["newsletter.py"]["jobs"])
+    handle = spaces["send_mail.py"]["send"].enqueue("ada@example.org")
+    assert handle.job.args == ["ada@example.org", "welcome"]
+    (done,) = ojs_server.drain(worker)
+    assert (done.error or {})["code"] == "invalid_arguments"  # that function has no template
 
 
 def test_a_queue_is_drained_as_the_page_says(ojs_server: OjsServer) -> None:

@@ -40,6 +40,7 @@ from ojs_aws import (
     lambda_handler,
 )
 from ojs_aws.ids import uuid7
+from ojs_aws.typed import clients as clients_module
 from ojs_aws.typed import plain, signature
 from ojs_aws.typed.clients import DEFAULT, Clients
 from tests.library.jobs_api import JobsApi
@@ -193,8 +194,8 @@ def test_jobs_are_declared_without_their_code(
     monkeypatch.setattr(DEFAULT, "_bound", None)
 
     class Model(BaseModel):
-        to: str
         at: datetime = NOW
+        to: str
 
     class Sent(BaseModel):
         id: UUID
@@ -206,7 +207,7 @@ def test_jobs_are_declared_without_their_code(
     assert send.enqueue(to="a").result() == Sent(id=ID)
     order.enqueue(ID)
     first, second = api.bodies("jobs")
-    assert first["args"] == ["a", "2026-11-28T12:00:00Z"]
+    assert first["args"] == ["2026-11-28T12:00:00Z", "a"]
     assert first["options"] == {"queue": "mail"}
     assert second["args"] == [str(ID), [], None]
 
@@ -226,10 +227,11 @@ VALUES: list[tuple[Any, Any, Any]] = [
     (Literal["a", 1], "a", "a"),
     (int | None, None, None),
     (UUID | None, ID, str(ID)),
-    (Optional["int"], 3, 3),
+    (Optional[int], 3, 3),  # noqa: UP045 - the older form
     (list[UUID], [ID], [str(ID)]),
     (set[int], {1}, [1]),
-    (frozenset[str], frozenset("a"), ["a"]),
+    (frozenset[str], frozenset("cbdea"), ["a", "b", "c", "d", "e"]),
+    (dict[str, list[set[str]]], {"x": [set("cbdea")]}, {"x": [["a", "b", "c", "d", "e"]]}),
     (tuple[int, str], (1, "a"), [1, "a"]),
     (tuple[int, ...], (1, 2), [1, 2]),
     (tuple[()], (), []),
@@ -321,6 +323,18 @@ def test_bad_values_are_refused(conversion: str, hint: Any, value: Any) -> None:
 def test_bad_json_is_refused(conversion: str, hint: Any, wire: Any) -> None:
     with pytest.raises(plain.Refused):
         signature._converters()(hint)(wire, False)
+
+
+@pytest.mark.parametrize("version", ["1.10.21", "2.9.2", None])
+def test_an_older_pydantic_is_as_none(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
+    monkeypatch.delitem(sys.modules, "ojs_aws.typed.validated", raising=False)
+    if version is None:
+        monkeypatch.setitem(sys.modules, "pydantic", None)
+    else:
+        monkeypatch.setattr("pydantic.VERSION", version)
+    assert signature._converters.__wrapped__() is plain.converter
+    monkeypatch.undo()
+    assert signature._converters.__wrapped__() is not plain.converter
 
 
 def test_strict_types_without_pydantic(without_pydantic: None) -> None:
@@ -484,8 +498,6 @@ def test_the_same_is_awaited(own: bool) -> None:
 
 
 def test_clients_are_made_once_a_process_and_once_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ojs_aws.client import asynchronous, blocking
-
     made: list[Any] = []
 
     class Made:
@@ -502,8 +514,8 @@ def test_clients_are_made_once_a_process_and_once_a_loop(monkeypatch: pytest.Mon
         async def aclose(self) -> None:
             made.append("closed")
 
-    monkeypatch.setattr(blocking, "Client", type("Client", (Made,), {}))
-    monkeypatch.setattr(asynchronous, "AsyncClient", type("AsyncClient", (MadeAsync,), {}))
+    monkeypatch.setattr(clients_module, "Client", type("Client", (Made,), {}))
+    monkeypatch.setattr(clients_module, "AsyncClient", type("AsyncClient", (MadeAsync,), {}))
     clients: Any = Clients("http://x", "k")
     assert [clients.run(None), clients.run(None)] == ["job", "job"]
 
@@ -609,6 +621,18 @@ def test_an_annotation_needs_pydantic(worker: Worker, without_pydantic: None) ->
         worker.job("t")(result)
 
 
+@dataclass
+class Unfinished:
+    inner: "Missing"  # type: ignore[name-defined]  # noqa: F821, UP037
+
+
+def test_annotations_must_be_defined(worker: Worker, conversion: str) -> None:
+    def task(order: Unfinished) -> None: ...
+
+    with pytest.raises(TypeError, match=r"task: the parameter order.* can't be converted"):
+        worker.job("t")(task)
+
+
 def test_names_are_unique_and_valid(worker: Worker) -> None:
     def task() -> None: ...
 
@@ -616,6 +640,8 @@ def test_names_are_unique_and_valid(worker: Worker) -> None:
         worker.job()(task)  # defined in a function
     with pytest.raises(ValueError, match="lowercase segments"):
         worker.job("Mail.Send")(task)
+    with pytest.raises(ValueError, match=r"declare\(\): 'Mail' must be lowercase"):
+        declare("Mail", Line)
     assert worker.job("t")(task).name == "t"
     with pytest.raises(ValueError, match=r"job\('t'\): .* can't have the job type of"):
         worker.job("t")(task)

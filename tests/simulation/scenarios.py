@@ -500,9 +500,8 @@ def play(
     scheduler = Scheduler(choose)
     world.start(scheduler)
     with (
-        # One slot of batches, so that each sweep meets each batch.
+        # One slot of batches, so that writers meet in it.
         mock.patch("ojs.store.table.keys.STAGED_SLOTS", 1),
-        mock.patch("ojs.store.jobs.staged_batches._SLOTS_A_TURN", 1),
         mock.patch("ojs.store.jobs.staged_batches.MAX_TRANSACTION", _TRANSACTION),
         mock.patch("ojs.services.jobs.enqueue.MAX_TRANSACTION", _TRANSACTION),
         mock.patch("ojs.store.jobs.staged_batches.STAGING_GRACE_MS", staging_grace_ms),

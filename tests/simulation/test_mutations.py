@@ -67,6 +67,8 @@ _KEPT = {
     "doubts are settled at once": 1,
     "a reconcile passes over lease notes": 70000016,
     "a fetch ignores cancellations": 0,
+    # Seed 0 looks for two minutes.
+    "the fallback never comes": 2,
 }
 
 

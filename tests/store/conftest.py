@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -84,10 +83,6 @@ class World:
 
     def sweep(self) -> Mapping[str, int]:
         return self.run.sweep.run_once(self.clock.now_ms(), 10_000)
-
-    def sweep_batches(self) -> Mapping[str, int]:
-        """The counts of four sweeps: together they read all slots of staged batches."""
-        return sum((Counter(self.sweep()) for _ in range(4)), Counter())
 
     def items(self) -> list[dict[str, Any]]:
         """Everything in the table, but for the mark that an undone batch leaves for a day."""

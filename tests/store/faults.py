@@ -114,7 +114,7 @@ def drain(world: World, queue: str = "default") -> list[Job]:
     """All that workers get once leases have run out and the sweeps have run."""
     for _ in range(2):
         world.clock.advance(3_600_000)
-        world.sweep_batches()
+        world.sweep()
     run, got = world.another(), []
     while jobs := run.fetch.fetch([queue], 100, "drainer"):
         got += jobs

@@ -152,8 +152,8 @@ def test_a_staged_batch_that_fails_gives_its_room_back_once(exact: World, ids: s
         with pytest.raises(BackendError):
             exact.another(client).enqueue.push_batch([envelope.parse(one) for one in raw])
         exact.clock.advance(400 * SECOND)
-        exact.sweep_batches()
-        exact.sweep_batches()
+        exact.sweep()
+        exact.sweep()
     assert counter_value(exact)[0] == 1
     assert records(exact) == 1
 

@@ -90,7 +90,7 @@ def test_push_batch(one: World, count: int, ids: str) -> None:
         requests = [envelope.parse(entry) for entry in raw]
         answered = attempt(partial(run.enqueue.push_batch, requests))
         one.clock.advance(400_000)
-        one.sweep_batches()
+        one.sweep()
         # All or nothing, and all when it was acknowledged.
         stored = waiting(one, "default")
         assert len(stored) in (0, count)
@@ -120,7 +120,7 @@ def test_a_start_of_a_batch_that_was_never_committed_is_not_handed_out(
     one.clock.advance(5_000)
     assert one.fetch() == []
     one.clock.advance(400_000)
-    one.sweep_batches()
+    one.sweep()
     assert not staged & {i["pk"]["S"] for i in one.items()}
 
 

@@ -743,7 +743,7 @@ def test_the_room_of_a_batch_that_is_yet_to_be_undone_is_not_repaired(exact: Wor
     assert reconcile_at_rest(exact, 4)["healed"] == 0
     assert counts(exact)[0] == 40
     exact.clock.advance(staged_batches.STAGING_GRACE_MS)
-    exact.sweep_batches()
+    exact.sweep()
     assert counts(exact) == behind(exact) == (0, 0)
     reconcile_at_rest(exact)
     assert counts(exact) == (0, 0)

@@ -333,7 +333,7 @@ def test_a_batch_that_is_undone_leaves_the_period_it_came_in(exact: World, versi
             reconcile(exact)
             assert value_of(exact).count == there(exact).count >= 20
         exact.clock.advance(2 * MINUTE_MS)
-        exact.sweep_batches()
+        exact.sweep()
     assert there(exact).count == value_of(exact).count == 4
     check_parts(exact)
 

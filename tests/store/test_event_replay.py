@@ -93,6 +93,34 @@ def test_what_was_missed(world: World, line: Line) -> None:
     assert log["type"] == "job.completed"
 
 
+def test_detail_has_all_events_of_a_change(world: World, line: Line) -> None:
+    """As they are sent when it happens: each once, with the event that they led to."""
+    audience = line.audience
+    options: dict[str, Any] = {"batch": True, "detail": True}
+    audience.subscribe("live", "queue:mail", **options)
+    for queue in ("mail", "other"):
+        world.push(queue=queue, retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
+    world.push(queue="mail")
+    for claimed in world.fetch("mail", 2):
+        world.run.finish.nack(claimed.id, error={"code": "x"}, worker_id=claimed.worker_id)
+    records = line.stream.take()
+    audience.notify.run(records)
+    assert line.projected.run(records) == []
+    audience.subscribe("back", "queue:mail", **options)
+    audience.subscribe("typed", "queue:mail", event_types=("queue.paused",), **options)
+    last = event_id(world.clock.now_ms(), "any")
+    assert line.resume("back", last) == {"type": "resumed", "events": 6}
+    assert line.resume("typed", last) == {"type": "resumed", "events": 0}
+
+    def envelopes(connection: str) -> list[tuple[str, str]]:
+        events = [event for part in line.received(connection) for event in part["events"]]
+        return sorted((one["type"], one["id"]) for e in events for one in e["data"]["events"])
+
+    live = envelopes("live")
+    assert {"job.failed", "dead_letter.added"} < {kind for kind, _ in live}
+    assert envelopes("back") == live
+
+
 def test_only_what_a_subscriber_may_have(world: World, line: Line) -> None:
     world.push(queue="mail")
     world.push(queue="other")

@@ -430,7 +430,7 @@ def test_a_staged_batch_that_was_left_is_committed_by_the_next_try(exact: World)
 def test_a_staged_batch_that_was_undone_is_pushed_anew(exact: World) -> None:
     body = left_uncommitted(exact)
     exact.clock.advance(STAGING_GRACE_MS + 1)
-    exact.sweep_batches()
+    exact.sweep()
     pushed = push(exact.run, *body)
     assert ids(push(exact.run, *body)) == ids(pushed)
     assert sorted(job.id for job in drain(exact)) == sorted(ids(pushed))

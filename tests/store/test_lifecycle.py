@@ -101,7 +101,7 @@ def test_jobs_of_a_batch_under_way_do_not_exist_yet(
         other.jobs.cancel(staged[0].id)
     # Never committed: after its grace the sweep takes it away whole.
     world.clock.advance(301 * SECOND)
-    assert world.sweep_batches()["batches_undone"] == 1
+    assert world.sweep()["batches_undone"] == 1
     assert {i["pk"]["S"] for i in world.items() if i["pk"]["S"].startswith(("J|", "B|"))} == {
         i["pk"]["S"] for i in world.items() if i["pk"]["S"].startswith("J|")
     }

@@ -175,7 +175,7 @@ def test_what_a_dead_container_left_staged_is_no_duplicate_until_it_is_undone(
     with pytest.raises(BackendUnavailable):
         exact.run.enqueue.push(requests[0])
     exact.clock.advance(400_000)
-    assert exact.sweep_batches()["batches_undone"] == 1
+    assert exact.sweep()["batches_undone"] == 1
     assert len(exact.run.enqueue.push_batch(requests)) == 150
 
 
@@ -192,7 +192,7 @@ def test_a_commit_that_comes_after_the_sweep_undid_the_batch_is_refused(
 
     def late(token: str) -> None:
         exact.clock.advance(400_000)
-        assert exact.sweep_batches()["batches_undone"] == 1
+        assert exact.sweep()["batches_undone"] == 1
         commit(token)
 
     monkeypatch.setattr(run.enqueue._jobs.batches, "_commit", late)
@@ -211,7 +211,7 @@ def test_a_staged_batch_leaves_no_text_behind_wherever_it_fails(exact: World) ->
             )
         except BackendError:
             exact.clock.advance(400_000)
-            exact.sweep_batches()
+            exact.sweep()
             left = [i for i in exact.items() if i["pk"]["S"].startswith(("J|", "B|"))]
             assert not left, first
         else:
@@ -240,10 +240,10 @@ def test_one_batch_that_cannot_be_undone_holds_up_neither_others_nor_jobs(
         return undo(token, now_ms=now_ms)
 
     monkeypatch.setattr(exact.run.sweep._jobs.batches, "undo", once)
-    counts = exact.sweep_batches()
+    counts = exact.sweep()
     assert (counts["failed"], counts["batches_undone"], counts["promoted"]) == (1, 1, 1)
     assert exact.state(late) == "available"
-    assert exact.sweep_batches()["batches_undone"] == 1
+    assert exact.sweep()["batches_undone"] == 1
 
 
 # --- late writes --------------------------------------------------------------------------------
@@ -309,9 +309,9 @@ def test_jobs_that_are_written_after_their_batch_was_undone_never_run(
     exact: World, minutes: int
 ) -> None:
     client = _staged_late(exact)
-    exact.sweep_batches()
+    exact.sweep()
     exact.clock.advance(minutes * 60_000)
-    exact.sweep_batches()
+    exact.sweep()
     client.arrive()
     assert len(_late_jobs(exact)) == 25
     assert exact.fetch(count=100) == []
@@ -320,12 +320,12 @@ def test_jobs_that_are_written_after_their_batch_was_undone_never_run(
         exact.run.jobs.get(some)
     # They are removed before the note that hides them goes.
     exact.clock.advance(3_600_000)
-    assert exact.sweep_batches()["batches_undone"] == 1
+    assert exact.sweep()["batches_undone"] == 1
     assert _late_jobs(exact) == []
     (note,) = [i for i in _all_items(exact) if i["pk"]["S"].startswith("B|")]
     assert "wpk" not in note
     assert int(note["ttl"]["N"]) * 1000 > exact.clock.now_ms() + 86_400_000
-    assert "batches_undone" not in exact.sweep_batches()
+    assert "batches_undone" not in exact.sweep()
 
 
 @pytest.mark.parametrize("operation", ["batch_write_item", "put_item"])
@@ -380,7 +380,7 @@ def test_an_undone_batch_is_looked_at_once_more_and_never_again(
     for hours, writes in ((0, 0), (1, 2), (1, 0), (24, 0)):
         exact.clock.advance(hours * 3_600_000 + 1)
         calls.clear()
-        exact.sweep_batches()
+        exact.sweep()
         assert calls.count("UpdateItem") == writes
 
 
@@ -389,7 +389,7 @@ def test_an_undone_batch_gives_its_room_back_once_however_often_it_is_undone(exa
     client.arrive()
     for _ in range(3):
         exact.clock.advance(2_000_000)
-        exact.sweep_batches()
+        exact.sweep()
     assert _late_jobs(exact) == []
     requests = [envelope.parse({"type": "a", "args": [n]}) for n in range(101)]
     assert len(exact.run.enqueue.push_batch(requests)) == 101

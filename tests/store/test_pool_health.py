@@ -278,6 +278,7 @@ def test_a_run_looks_at_so_many_pools_and_the_next_at_others(exact: World) -> No
     starts = iter((0, 3))
     table = exact.run.table
     alerts = PoolHealthSweep(
+        sweep_queues=exact.run.sweep_queues,
         pools=exact.run.stores.pools,
         pool_health=PoolHealthStore(table),
         statistics=stats_store.StatisticsStore(table),

@@ -101,7 +101,7 @@ class Operations:
             self.batch(5)
         assert staged_batches.StagedBatches._commit is commit
         self.world.clock.advance(staged_batches.STAGING_GRACE_MS)
-        self.world.sweep_batches()
+        self.world.sweep()
 
     def fetch(self) -> None:
         self.held += self.run.fetch.fetch(list(QUEUES), self.chance.randint(1, 4), "w")

@@ -44,38 +44,37 @@ def costs(world: World, act: Any) -> tuple[list[str], float, float]:
 
 @pytest.mark.parametrize("who", [READER, Principal("x", ALL_SCOPES), ANYBODY])
 def test_a_ticket_has_its_caller(exact: World, who: Principal) -> None:
-    tickets, now_ms = exact.run.stores.tickets, exact.clock.now_ms()
-    secret = tickets.add(who, until_ms=now_ms + MINUTE_MS)
+    tickets = exact.run.stores.tickets
+    secret = tickets.issue(who)
     assert len(secret) == 43
-    assert tickets.take(secret, now_ms=now_ms) == who
-    assert tickets.take(secret, now_ms=now_ms) is None
+    assert tickets.redeem(secret) == who
+    assert tickets.redeem(secret) is None
 
 
 def test_what_tickets_cost(exact: World) -> None:
-    tickets, now_ms = exact.run.stores.tickets, exact.clock.now_ms()
+    tickets = exact.run.stores.tickets
     secrets: list[str] = []
-    added = costs(exact, lambda: secrets.append(tickets.add(READER, until_ms=now_ms + 1)))
+    added = costs(exact, lambda: secrets.append(tickets.issue(READER)))
     assert added == (["PutItem"], 1.0, 0.0)
-    taken = costs(exact, lambda: tickets.take(secrets[0], now_ms=now_ms))
+    taken = costs(exact, lambda: tickets.redeem(secrets[0]))
     assert taken == (["DeleteItem"], 1.0, 0.0)
 
 
 def test_of_many_at_once_one_gets_the_caller(exact: World) -> None:
-    tickets, now_ms = exact.run.stores.tickets, exact.clock.now_ms()
-    secret = tickets.add(READER, until_ms=now_ms + 1)
+    tickets = exact.run.stores.tickets
+    secret = tickets.issue(READER)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: tickets.take(secret, now_ms=now_ms), range(8)))
+        found = list(pool.map(lambda _: tickets.redeem(secret), range(8)))
     assert sorted(each is not None for each in found) == [False] * 7 + [True]
 
 
 def test_an_answer_that_is_lost_uses_the_ticket(exact: World) -> None:
     """Never two callers: the client gets another ticket."""
-    now_ms = exact.clock.now_ms()
-    secret = exact.run.stores.tickets.add(READER, until_ms=now_ms + 1)
+    secret = exact.run.stores.tickets.issue(READER)
     faulty = Faulty(exact.client, 1, "answer lost")
     other = exact.another(faulty).stores.tickets
-    assert other.take(secret, now_ms=now_ms) is None
-    assert exact.run.stores.tickets.take(secret, now_ms=now_ms) is None
+    assert other.redeem(secret) is None
+    assert exact.run.stores.tickets.redeem(secret) is None
 
 
 # --- connections ----------------------------------------------------------------------------------

@@ -211,8 +211,8 @@ def test_a_note_costs_one_call_for_a_line_an_interval_and_a_container(resting: W
         run.enqueue.push_batch(parsed)
     with spending(resting) as again:
         run.enqueue.push_batch(parsed)
-    # Two of the twenty intervals are noted.
-    assert (it.calls - again.calls, it.writes - again.writes) == (1, 18)
+    # Two of the twenty intervals are noted. The container's slot of batches is noted with them.
+    assert (it.calls - again.calls, it.writes - again.writes) == (1, 18 + 1)
     # Nothing is noted that the sweep finds by itself before.
     assert spent(lambda: push(run, scheduled_at="+PT131M")) == (2, 2)
     # What was noted for a start holds for a short lease, too; a longer one leaves no entry.

@@ -249,7 +249,7 @@ def test_jobs_of_a_batch_that_is_not_committed_do_not_count(exact: World) -> Non
     calls, _ = spent(exact, lambda: exact.run.stats.queue("q0"))
     assert calls == 3
     exact.clock.advance(staged_batches.STAGING_GRACE_MS + 1)
-    exact.sweep_batches()
+    exact.sweep()
     exact.run.enqueue.push_batch(requests)
     assert counted(exact, "q0")["available"] == 41
     assert counted(exact, "q1")["available"] == 40

@@ -130,7 +130,7 @@ def test_a_workflow_is_created_whole_or_not_at_all(
         if there is None:
             # What a staged batch left is undone after its grace.
             world.clock.advance(400_000)
-            world.sweep_batches()
+            world.sweep()
             assert world.fetch(count=100) == [], where
             create(world.run, body)
         look(world)

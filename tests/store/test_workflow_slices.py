@@ -101,7 +101,7 @@ def finish(world: World, record: WorkflowRecord | str) -> Counter[str]:
         world.clock.advance(61_000)
         sweep(world)
     world.clock.advance(400_000)
-    world.sweep_batches()
+    world.sweep()
     return Counter(item["type"]["S"] for item in jobs_of(world))
 
 
@@ -363,7 +363,7 @@ def test_a_cancellation_during_a_start_ends_it(
             for _ in range(2):
                 world.clock.advance(301_000)
                 sweep(world)
-                world.sweep_batches()
+                world.sweep()
             states = Counter(item["state"]["S"] for item in jobs_of(world))
             assert set(states) <= {"completed", "cancelled"}, where
             assert orphans(world) == [], where

@@ -6,7 +6,7 @@ import logging
 import os
 from collections import Counter
 
-from ojs_aws import JobContext, Worker
+from ojs_aws import Worker
 
 # ECS kills the container after 120 s (`stop_s` of the construct). Handlers have GRACE_S to finish.
 # In the remaining seconds, the worker releases unfinished jobs.
@@ -21,10 +21,10 @@ worker = Worker(
 )
 
 
-@worker.handler("text.count")
-def count(job: JobContext) -> dict[str, object]:
+@worker.job("text.count", queue="texts")
+def count(text: str) -> dict[str, object]:
     """Return the number of words of a text, and the most frequent ones."""
-    words = Counter(str(job.args[0]).lower().split())
+    words = Counter(text.lower().split())
     return {"words": words.total(), "most": words.most_common(3)}
 
 

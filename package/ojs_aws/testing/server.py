@@ -282,12 +282,14 @@ class OjsServer:
             JobError: The job failed. It can be retried after `advance`.
             AssertionError: The worker didn't get the job.
         """
+        from ojs_aws.typed.performer import serve
+
         with self.bound():
             handle = job.enqueue(*args, **kwargs)
             workers = job.jobs.workers
             if not workers:
                 workers = [Worker(queues=[handle.job.queue])]
-                job.jobs.serve(workers[0])
+                serve(job.jobs.types, workers[0].handlers)
             ran = [each for each in self.drain(workers[0]) if each.job.id == handle.id]
         if not ran:
             queues = ", ".join(workers[0].settings.queues or ["those of its pool"])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from ojs_aws.client.asynchronous import AsyncClient
+from ojs_aws.client.background import in_thread
+from ojs_aws.client.blocking import Client
 from ojs_aws.client.call import Call
-
-if TYPE_CHECKING:
-    from ojs_aws.client.asynchronous import AsyncClient
-    from ojs_aws.client.blocking import Client
 
 T = TypeVar("T")
 
@@ -18,7 +17,7 @@ T = TypeVar("T")
 class Clients:
     """The clients of one server. Default: `OJS_URL` and `OJS_KEY`."""
 
-    # The clients of a test. All others are replaced by them.
+    # The clients of a test. They replace all others.
     override: Clients | None = None
 
     def __init__(self, url: str | None = None, key: str | None = None) -> None:
@@ -33,36 +32,33 @@ class Clients:
 
     def run(self, call: Call[T]) -> T:
         """Send a request."""
-        if Clients.override not in (None, self):
-            return Clients.override.run(call)
-        from ojs_aws.client.blocking import Client
-
-        if isinstance(self._bound, Client):
-            return self._bound.run(call)
-        # A forked process must not use the connections of its parent.
-        if self._made is None or self._made[0] != os.getpid():
-            url, key = self._server
-            self._made = os.getpid(), Client(url, key=key)
-        return self._made[1].run(call)
+        used = Clients.override or self
+        return used._blocking().run(call)  # noqa: SLF001 - of the same class
 
     async def arun(self, call: Call[T]) -> T:
         """Send a request without blocking the event loop."""
-        if Clients.override not in (None, self):
-            return await Clients.override.arun(call)
+        used = Clients.override or self
+        if isinstance(client := used._awaiting(), AsyncClient):  # noqa: SLF001
+            return await client.run(call)
+        return await in_thread(client.run, call)
+
+    def _blocking(self) -> Client:
+        if self._bound is not None and not isinstance(self._bound, AsyncClient):
+            return self._bound
+        # A forked process must not use the connections of its parent.
+        if self._made is None or self._made[0] != os.getpid():
+            self._made = os.getpid(), Client(self._server[0], key=self._server[1])
+        return self._made[1]
+
+    def _awaiting(self) -> Client | AsyncClient:
         import asyncio
 
-        from ojs_aws.client.asynchronous import AsyncClient
-        from ojs_aws.client.background import in_thread
-
-        if isinstance(self._bound, AsyncClient):
-            return await self._bound.run(call)
         if self._bound is not None:
-            return await in_thread(self._bound.run, call)
+            return self._bound
         loop = asyncio.get_running_loop()
         if loop not in self._by_loop:
-            url, key = self._server
-            self._by_loop[loop] = AsyncClient(url, key=key)
-        return await self._by_loop[loop].run(call)
+            self._by_loop[loop] = AsyncClient(self._server[0], key=self._server[1])
+        return self._by_loop[loop]
 
     async def aclose(self) -> None:
         """Close the client of this event loop."""

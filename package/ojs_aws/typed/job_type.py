@@ -6,25 +6,29 @@ import functools
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 from ojs_aws.client import operations
 from ojs_aws.client.call import Answer, Call
 from ojs_aws.client.job import FINAL_STATES, Job
 from ojs_aws.client.operations import JobRequest
 from ojs_aws.errors import JobError, WaitTimeout
+from ojs_aws.typed.clients import DEFAULT, Clients
 from ojs_aws.typed.options import OF_REQUESTS, CallOptions, checked, request_fields
 from ojs_aws.typed.signature import InvalidArguments, Signature
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ojs_aws.typed.jobs import Jobs
-    from ojs_aws.typed.workflows import JobCall
+    from ojs_aws.client.asynchronous import AsyncClient
+    from ojs_aws.client.blocking import Client
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)  # steps of different results fit into one list
+Trigger = Literal["all_succeeded", "all_done", "any_failed"]
 
 MAX_MAPPED = 10_000
 _BATCH = 1_000
@@ -93,6 +97,78 @@ class JobHandle(Generic[R]):
                 raise WaitTimeout(Job(self.id, self.job.type, state=state))
 
 
+@dataclass(frozen=True)
+class JobCall(Generic[R_co]):
+    """A job of a workflow: a job type with its arguments. `JobType.job` returns it."""
+
+    job_type: JobType[..., R_co]
+    request: JobRequest
+    needs: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    trigger: Trigger | None = None
+
+    def after(
+        self, *steps: str, ignore_failed: bool = False, trigger: Trigger | None = None
+    ) -> JobCall[R_co]:
+        """Return this step with dependencies, for `dag`.
+
+        Args:
+            *steps: Names of the steps that it needs. Several calls add up.
+            ignore_failed: Whether these steps can fail. Default: false.
+            trigger: When the step starts. Default: if the steps that it needs succeeded.
+
+        Returns:
+            The step with its dependencies.
+        """
+        ignored = (*self.ignored, *steps) if ignore_failed else self.ignored
+        trigger = trigger or self.trigger
+        return replace(self, needs=(*self.needs, *steps), ignored=ignored, trigger=trigger)
+
+    @property
+    def clients(self) -> Clients:
+        """The clients of the job type."""
+        return self.job_type.jobs.clients
+
+    @property
+    def kind(self) -> str:
+        """The job type."""
+        return self.job_type.name
+
+    def wire(self) -> Answer:
+        """Return the step as the API expects it."""
+        step = self.request.wire("")
+        del step["id"]
+        if self.needs:
+            step["depends_on"] = [
+                {"id": each, "ignore_failed": True} if each in self.ignored else each
+                for each in self.needs
+            ]
+        return {**step, **({"trigger": self.trigger} if self.trigger else {})}
+
+
+class Registry:
+    """Where job types are declared.
+
+    Attributes:
+        types: The job types by name.
+        workers: Workers that include them.
+        clients: What their jobs are enqueued with.
+    """
+
+    def __init__(self) -> None:
+        self.types: dict[str, JobType[..., Any]] = {}
+        self.workers: list[Any] = []
+        self.clients: Clients = DEFAULT
+
+    def bind(self, client: Client | AsyncClient) -> None:
+        """Set the client that enqueues these jobs, and others without a URL in this process.
+
+        Args:
+            client: For `enqueue`, or an AsyncClient for `aenqueue`. Default: one by `OJS_URL`.
+        """
+        self.clients.bind(client)
+
+
 class JobType(Generic[P, R]):
     """A job type with its function. `@worker.job` and `@jobs.job` return it.
 
@@ -101,13 +177,14 @@ class JobType(Generic[P, R]):
     Attributes:
         name: The job type.
         jobs: Where it was declared.
+        queue: Queue of its jobs. None: `default`.
     """
 
     def __init__(
         self,
         name: str,
         function: Callable[..., Any],
-        jobs: Jobs,
+        jobs: Registry,
         options: Mapping[str, Any],
         signature: Signature,
     ) -> None:
@@ -115,6 +192,7 @@ class JobType(Generic[P, R]):
         self.jobs = jobs
         self.signature = signature
         self._options = dict(options)
+        self.queue: str | None = self._options.get("queue")
         functools.update_wrapper(self, function)
         self.function = function
 
@@ -207,8 +285,6 @@ class JobType(Generic[P, R]):
             InvalidArguments: The arguments don't fit the function.
             TypeError: The job has an option that a step can't have, for example an ID.
         """
-        from ojs_aws.typed.workflows import JobCall
-
         fields = self._fields("job", args, kwargs)
         if request := OF_REQUESTS & fields.keys():
             raise TypeError(f"{self.name}.job(): a step can't have the option {min(request)!r}")

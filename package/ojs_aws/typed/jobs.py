@@ -8,22 +8,28 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from ojs_aws.typed.clients import DEFAULT, Clients
-from ojs_aws.typed.job_type import JobType
+from ojs_aws.typed.job_type import JobType, Registry
 from ojs_aws.typed.options import JobOptions, checked
-from ojs_aws.typed.performer import Performer
+from ojs_aws.typed.performer import serve
 from ojs_aws.typed.signature import Signature
 from ojs_aws.worker.context import AsyncJobContext, JobContext
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ojs_aws.client.asynchronous import AsyncClient
-    from ojs_aws.client.blocking import Client
-    from ojs_aws.worker.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _TYPE = re.compile(r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*")
+
+
+def _valid(called: str, name: str) -> str:
+    if _TYPE.fullmatch(name):
+        return name
+    raise ValueError(
+        f"{called}: {name!r} must be lowercase segments separated by dots. Pass a name, for"
+        " example mail.send"
+    )
 
 
 class Declaration:
@@ -50,17 +56,15 @@ class Declaration:
         return self._jobs.add(self._name, function, self._options)
 
 
-class Jobs:
-    """Job types that are declared apart from a worker: `worker.include(jobs)` adds them.
+class Jobs(Registry):
+    """Job types that are declared apart from a worker.
 
         jobs = Jobs(queue="mail")
 
         @jobs.job("mail.send")
         def send(job: JobContext, to: str) -> str: ...
 
-    Attributes:
-        types: The job types by name.
-        workers: Workers that include them.
+    `worker.include(jobs)` adds them to a worker.
     """
 
     def __init__(self, **options: Unpack[JobOptions]) -> None:
@@ -72,10 +76,8 @@ class Jobs:
         Raises:
             TypeError: An option is unknown, or has the wrong class.
         """
+        super().__init__()
         self._options = checked("Jobs()", options, JobOptions.__optional_keys__)
-        self.types: dict[str, JobType[..., Any]] = {}
-        self.workers: list[Worker] = []
-        self.clients: Clients = DEFAULT
 
     def job(self, name: str | None = None, /, **options: Unpack[JobOptions]) -> Declaration:
         """Decorator that makes a function or coroutine function a job type.
@@ -101,19 +103,6 @@ class Jobs:
         own = checked(f"job({name!r})", options, known)
         return Declaration(self, name, {**self._options, **own})
 
-    def bind(self, client: Client | AsyncClient) -> None:
-        """Set the client that enqueues these jobs, and others without a URL in this process.
-
-        Args:
-            client: For `enqueue`, or an AsyncClient for `aenqueue`. Default: one by `OJS_URL`.
-        """
-        self.clients.bind(client)
-
-    def serve(self, worker: Worker) -> None:
-        """Add the functions as handlers to a worker. Raises ValueError for a type that it has."""
-        for name, job_type in self.types.items():
-            worker.handlers.add(name, Performer(job_type, worker.resources))
-
     def use(self, clients: Clients) -> None:
         """Enqueue jobs with these clients, unless it has others."""
         if self.clients is DEFAULT:
@@ -128,12 +117,7 @@ class Jobs:
             raise TypeError(f"job(): {where} must be a function that is defined with def")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"job(): {where} must return its result. It is a generator")
-        name = name or f"{function.__module__}.{where}"
-        if not _TYPE.fullmatch(name):
-            raise ValueError(
-                f"job(): {name!r} must be lowercase segments separated by dots. Pass a name, for"
-                ' example job("mail.send")'
-            )
+        name = _valid("job()", name or f"{function.__module__}.{where}")
         if name in self.types:
             there = self.types[name].signature.where
             raise ValueError(f"job({name!r}): {where} can't have the job type of {there}")
@@ -142,7 +126,7 @@ class Jobs:
             raise TypeError(f"{signature.where}: only `async def` functions get an AsyncJobContext")
         made: JobType[..., Any] = JobType(name, function, self, options, signature)
         for worker in self.workers:
-            worker.handlers.add(name, Performer(made, worker.resources))
+            serve({name: made}, worker.handlers)
         self.types[name] = made
         return made
 
@@ -167,10 +151,12 @@ def declare(
         **options: Options of its jobs.
 
     Returns:
-        The job type. It can't be called.
+        The job type.
 
     Raises:
         TypeError: An option is unknown, or a field can't be an argument of a job.
+        ValueError: The name is invalid.
     """
     own = checked(f"declare({name!r})", options, JobOptions.__optional_keys__)
-    return JobType(name, args, Jobs(), own, Signature(args, name, result))
+    signature = Signature(args, _valid("declare()", name), result)
+    return JobType(name, args, Jobs(), own, signature)

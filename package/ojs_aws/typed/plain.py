@@ -151,7 +151,7 @@ def converter(hint: Any, seen: dict[Any, Convert] | None = None) -> Convert:
     if origin in (list, set, frozenset) or (origin is tuple and inner[-1:] == (...,)):
         return _items(origin, converter(inner[0], seen))
     if origin is tuple:
-        return _tuple([converter(each, seen) for each in inner if each != ()])
+        return _items(tuple, [converter(each, seen) for each in inner if each != ()])
     if origin is dict and inner[0] is str:
         return _mapping(converter(inner[1], seen))
     raise TypeError(f"{inspect.formatannotation(hint)} is not supported. Supported are {SUPPORTED}")
@@ -179,24 +179,19 @@ def _choice(name: str, values: Mapping[Any, Any]) -> Convert:
     return convert
 
 
-def _items(kind: type, inner: Convert) -> Convert:
+def _items(kind: type, inner: Convert | list[Convert]) -> Convert:
+    """Return the conversion of a collection. A list of conversions is for each item of a tuple."""
+
     def convert(value: Any, out: bool) -> Any:
-        items = enumerate(_checked(value, kind if out else list))
-        found = [at(f"[{n}]", inner, each, out) for n, each in items]
+        items = _checked(value, kind if out else list)
+        each = inner if isinstance(inner, list) else [inner] * len(items)
+        if len(items) != len(each):
+            raise Refused(f"must have {len(each)} items, but has {len(items)}")
+        found = [at(f"[{n}]", each[n], one, out) for n, one in enumerate(items)]
         if out and kind in (set, frozenset):
             # Equal sets are equal JSON, so that the server recognizes equal jobs.
             return sorted(found, key=to_json)
         return found if out else kind(found)
-
-    return convert
-
-
-def _tuple(inner: list[Convert]) -> Convert:
-    def convert(value: Any, out: bool) -> Any:
-        if len(_checked(value, tuple if out else list)) != len(inner):
-            raise Refused(f"must have {len(inner)} items, but has {len(value)}")
-        found = [at(f"[{n}]", inner[n], each, out) for n, each in enumerate(value)]
-        return found if out else tuple(found)
 
     return convert
 

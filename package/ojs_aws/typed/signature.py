@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, get_args, get_type_hints
 
 from ojs_aws.typed.plain import Convert, Refused, at
@@ -35,9 +34,12 @@ def injected() -> Any:
 
 @cache
 def _converters() -> Callable[[Any], Convert]:
-    """Return the conversions: pydantic's if it is installed."""
-    module = "plain" if find_spec("pydantic") is None else "validated"
-    found: Callable[[Any], Convert] = import_module(f"ojs_aws.typed.{module}").converter
+    """Return the conversions: pydantic's if version 2 is installed."""
+    try:
+        module = import_module("ojs_aws.typed.validated")
+    except ImportError:
+        module = import_module("ojs_aws.typed.plain")
+    found: Callable[[Any], Convert] = module.converter
     return found
 
 
@@ -114,8 +116,7 @@ class Signature:
                 self._defaults[each.name] = convert(each.default, True)
             except Refused as error:
                 raise self._misuse(each, f"has an invalid default. It {error}") from None
-        kind = each.POSITIONAL_OR_KEYWORD if self._class else each.kind
-        return each.replace(kind=kind, annotation=hint)
+        return each.replace(annotation=hint)
 
     def __str__(self) -> str:
         """Return the arguments as in a call."""

@@ -1,74 +1,18 @@
-"""Workflows of typed jobs: chains, groups, batches, and graphs, and the results of parents."""
+"""Workflows of typed jobs: chains, groups, batches, and graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Union, overload
+from dataclasses import dataclass
+from typing import Any, Union
 
 from ojs_aws.client import operations
-from ojs_aws.client.call import Answer, Call, json_object
-from ojs_aws.client.operations import JobRequest
-from ojs_aws.errors import JobError
+from ojs_aws.client.call import Answer, Call
 from ojs_aws.typed.clients import Clients
-from ojs_aws.typed.job_type import JobType
+from ojs_aws.typed.job_type import JobCall
+from ojs_aws.typed.parents import PARENTS
 
-if TYPE_CHECKING:
-    from ojs_aws.client.job import Job
-
-R = TypeVar("R")
-Trigger = Literal["all_succeeded", "all_done", "any_failed"]
-# Key of a step's `meta`: the names of its parents in a graph, by job type.
-_PARENTS = "ojs_parents"
 _MOST_PARENTS = 100
-
-
-@dataclass(frozen=True)
-class JobCall(Generic[R]):
-    """A job of a workflow: a job type with its arguments. `JobType.job` returns it."""
-
-    job_type: JobType[..., R]
-    request: JobRequest
-    needs: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-    trigger: Trigger | None = None
-
-    def after(
-        self, *steps: str, ignore_failed: bool = False, trigger: Trigger | None = None
-    ) -> JobCall[R]:
-        """Return this step with dependencies, for `dag`.
-
-        Args:
-            *steps: Names of the steps that it needs. Several calls add up.
-            ignore_failed: Whether these steps can fail. Default: false.
-            trigger: When the step starts. Default: if the steps that it needs succeeded.
-
-        Returns:
-            The step with its dependencies.
-        """
-        ignored = (*self.ignored, *steps) if ignore_failed else self.ignored
-        trigger = trigger or self.trigger
-        return replace(self, needs=(*self.needs, *steps), ignored=ignored, trigger=trigger)
-
-    @property
-    def clients(self) -> Clients:
-        """The clients of the job type."""
-        return self.job_type.jobs.clients
-
-    @property
-    def kind(self) -> str:
-        """The job type."""
-        return self.job_type.name
-
-    def wire(self) -> Answer:
-        """Return the step as the API expects it."""
-        step = self.request.wire("")
-        del step["id"]
-        if self.needs:
-            ignored = [{"id": each, "ignore_failed": True} for each in self.ignored]
-            step["depends_on"] = [*(n for n in self.needs if n not in self.ignored), *ignored]
-        return {**step, **({"trigger": self.trigger} if self.trigger else {})}
 
 
 @dataclass(frozen=True)
@@ -212,59 +156,6 @@ def dag(steps: Mapping[str, Step]) -> Workflow:
                 raise ValueError(f"dag(): {name!r} is after {need!r}. Steps are {', '.join(steps)}")
         kinds = {steps[need].kind: need for need in reversed(getattr(each, "needs", ()))}
         if kinds and len(kinds) <= _MOST_PARENTS:
-            step["meta"] = {**step.get("meta", {}), _PARENTS: kinds}
+            step["meta"] = {**step.get("meta", {}), PARENTS: kinds}
         wire.append(step)
     return Workflow("dag", clients, {"steps": wire})
-
-
-class Parents:
-    """Results of the steps before a job of a workflow, by job type, name, or position."""
-
-    def __init__(self, job: Job, clients: Clients) -> None:
-        self._job = job
-        self._clients = clients
-
-    @cached_property
-    def _found(self) -> tuple[list[Any], list[Any], list[str]]:
-        """Results, errors, and names of all parents. Large results are read from the server."""
-        raw = self._job.raw
-        found = raw.get("parent_results", [])
-        if isinstance(found, list):
-            errors = raw.get("parent_errors") or [None] * len(found)
-            return found, errors, list(raw.get("parent_results_by_step", {}))
-        entries: list[Answer] = []
-        query: dict[str, Any] = {}
-        while True:
-            page = self._clients.run(Call("GET", found["$ref"], json_object, query=query))
-            entries += page["results"]
-            if not (cursor := page["pagination"].get("next_cursor")):
-                break
-            query = {"cursor": cursor}
-        results = [each.get("result") for each in entries]
-        return results, [each.get("error") for each in entries], [each["step"] for each in entries]
-
-    def __len__(self) -> int:
-        return len(self._found[0])
-
-    @overload
-    def __getitem__(self, step: JobType[..., R]) -> R: ...
-    @overload
-    def __getitem__(self, step: str | int) -> Any: ...
-    def __getitem__(self, step: JobType[..., Any] | str | int) -> Any:
-        """Return the result of a parent: of the first one of a job type, or JSON.
-
-        Raises:
-            LookupError: The job has no such parent. The message names those it has.
-            JobError: The parent failed.
-        """
-        results, errors, names = self._found
-        name = step.name if isinstance(step, JobType) else step
-        if isinstance(step, JobType):
-            name = self._job.meta.get(_PARENTS, {}).get(name, name)
-        position = name if isinstance(name, int) else names.index(name) if name in names else None
-        if position is None or not -len(results) <= position < len(results):
-            raise LookupError(f"parents[{step!r}]: the parents are {names or len(results)}")
-        if errors[position]:
-            raise JobError(self._job.id, "discarded", errors[position])
-        found = results[position]
-        return step.read_result(found) if isinstance(step, JobType) else found

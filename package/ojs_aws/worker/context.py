@@ -12,7 +12,7 @@ from ojs_aws.client.job import Job
 
 if TYPE_CHECKING:
     from ojs_aws.typed.clients import Clients
-    from ojs_aws.typed.workflows import Parents
+    from ojs_aws.typed.parents import Parents
 
 
 class JobFailed(Exception):
@@ -100,7 +100,7 @@ class JobContext:
         """Results of the earlier steps of a workflow: `job.parents[charge]`, by type or name."""
         if self._parents is None:
             from ojs_aws.typed.clients import DEFAULT
-            from ojs_aws.typed.workflows import Parents
+            from ojs_aws.typed.parents import Parents
 
             self._parents = Parents(self.job, self.clients or DEFAULT)
         return self._parents

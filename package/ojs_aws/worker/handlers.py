@@ -155,6 +155,14 @@ class Handlers:
             raise ValueError(f"job type {kind!r} already has a handler")
         self.by_type[kind] = handler
 
+    def shared(self) -> Resources:
+        """Return the resources of typed jobs."""
+        if self.resources is None:
+            from ojs_aws.worker.resources import Resources
+
+            self.resources = Resources()
+        return self.resources
+
     def prepare(self, run: Callable[[Coroutine[Any, Any, Any]], Any] | None = None) -> None:
         """Make the resources of typed jobs, if there are any. `run` runs a coroutine.
 
@@ -165,7 +173,13 @@ class Handlers:
 
             from ojs_aws.client import background
 
-            if self.resources.start(self, run or background.result) and run is None:
+            handlers: dict[str, Any] = self.by_type
+            needs = [
+                (each.where, each.resources, self.asynchronous(kind))
+                for kind, each in handlers.items()
+                if hasattr(each, "resources")
+            ]
+            if self.resources.start(needs, run or background.result) and run is None:
                 atexit.register(self.resources.stop)
 
     def of(self, kind: str) -> Handler | None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ojs_aws.worker.context import JobContext
-    from ojs_aws.worker.handlers import Handlers
 
+# A job: its function, the names of its resources, and whether it is a coroutine function.
+Need = tuple[str, Sequence[str], bool]
 # Runs a coroutine on an event loop, and waits for its result.
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -39,7 +40,7 @@ class Resources:
         self.__dict__.update(state)
         self._reset()
 
-    def start(self, handlers: Handlers, run: Run) -> bool:
+    def start(self, needs: Iterable[Need], run: Run) -> bool:
         """Enter the lifespan, unless this process has. Returns whether it did.
 
         Raises:
@@ -50,17 +51,18 @@ class Resources:
                 return False
             self.stop()
             self._stack = stack = AsyncExitStack()
-            run(self._enter(stack))
+            if self.lifespan is not None:
+                run(self._enter(self.lifespan, stack))
             self._entered = os.getpid(), run
             try:
-                self._check(handlers)
+                self._check(needs)
             except ValueError:
                 self.stop()
                 raise
             return True
 
-    async def _enter(self, stack: AsyncExitStack) -> None:
-        values = {} if self.lifespan is None else await enter(stack, _manager(self.lifespan)())
+    async def _enter(self, lifespan: Callable[[], Any], stack: AsyncExitStack) -> None:
+        values = await enter(stack, _made(lifespan))
         if not isinstance(values, Mapping):
             raise TypeError(f"lifespan must yield a mapping of names to resources, but {values!r}")
         self._values = values
@@ -68,22 +70,19 @@ class Resources:
     def stop(self) -> None:
         """Leave the lifespan, unless a parent of this process entered it."""
         entered, self._entered = self._entered, None
-        if entered is not None and entered[0] == os.getpid():
+        if entered is not None and entered[0] == os.getpid() and self.lifespan is not None:
             entered[1](self._stack.aclose())
 
-    def _check(self, handlers: Handlers) -> None:
+    def _check(self, needs: Iterable[Need]) -> None:
         known = sorted({*self._values, *self.providers})
-        for kind, performer in handlers.by_type.items():
-            names: Iterable[str] = getattr(performer, "resources", ())
-            where = getattr(performer, "where", kind)
+        for where, names, awaits in needs:
             for name in names:
                 if name not in known:
                     raise ValueError(
-                        f"{where}: the resource {name!r} is unknown. `lifespan` and"
-                        f" `provide` have {', '.join(known) or 'none'}"
+                        f"{where}: the resource {name!r} is unknown. `lifespan` and `provide` have"
+                        f" {', '.join(known) or 'none'}"
                     )
-                asynchronous = inspect.isasyncgenfunction(self.providers.get(name))
-                if asynchronous and not handlers.asynchronous(kind):
+                if not awaits and inspect.isasyncgenfunction(self.providers.get(name)):
                     raise ValueError(f"{where}: only `async def` functions get {name!r}")
 
     def of(self, names: list[str], job: JobContext) -> Iterator[tuple[str, Any]]:
@@ -96,13 +95,19 @@ class Resources:
             parameters = inspect.signature(provider).parameters.values()
             apart = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
             given = {each: self._values[each] for each in apart}
-            yield name, _manager(provider)(*[job] * (len(parameters) > len(apart)), **given)
+            yield name, _made(provider, *[job] * (len(parameters) > len(apart)), **given)
 
 
-def _manager(function: Callable[..., Any]) -> Callable[..., Any]:
+def _made(function: Callable[..., Any], *args: Any, **given: Any) -> Any:
+    """Call a function. Returns its context manager."""
     if inspect.isasyncgenfunction(function):
-        return asynccontextmanager(function)
-    return contextmanager(function) if inspect.isgeneratorfunction(function) else function
+        return asynccontextmanager(function)(*args, **given)
+    if inspect.isgeneratorfunction(function):
+        return contextmanager(function)(*args, **given)
+    made = None if inspect.iscoroutinefunction(function) else function(*args, **given)
+    if not hasattr(made, "__enter__") and not hasattr(made, "__aenter__"):
+        raise TypeError(f"{function.__qualname__} must yield, or return a context manager")
+    return made
 
 
 async def enter(stack: AsyncExitStack, manager: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from ojs_aws.client.asynchronous import AsyncClient
     from ojs_aws.typed.jobs import Declaration, Jobs
     from ojs_aws.typed.options import JobOptions
-    from ojs_aws.worker.resources import Resources
 
+logger = logging.getLogger("ojs_aws.worker")
 F = TypeVar("F", bound=Callable[..., Any])
 _HEALTHY_S = 60.0
 
@@ -137,8 +138,10 @@ class Worker:
         Raises:
             ValueError: A job type already has a handler.
         """
+        from ojs_aws.typed.performer import serve
+
         if self not in jobs.workers:
-            jobs.serve(self)
+            serve(jobs.types, self.handlers)
             jobs.workers.append(self)
             jobs.use(self._own_jobs().clients)
 
@@ -176,15 +179,6 @@ class Worker:
             self._jobs.workers.append(self)
         return self._jobs
 
-    @property
-    def resources(self) -> Resources:
-        """The resources of the typed jobs."""
-        if self.handlers.resources is None:
-            from ojs_aws.worker.resources import Resources
-
-            self.handlers.resources = Resources()
-        return self.handlers.resources
-
     def lifespan(self, function: F) -> F:
         """Decorator that registers the resources of the process.
 
@@ -198,7 +192,7 @@ class Worker:
         Returns:
             The function unchanged.
         """
-        self.resources.lifespan = function
+        self.handlers.shared().lifespan = function
         return function
 
     def provide(self, function: F) -> F:
@@ -214,7 +208,7 @@ class Worker:
         Returns:
             The function unchanged.
         """
-        self.resources.providers[function.__name__] = function
+        self.handlers.shared().providers[function.__name__] = function
         return function
 
     def handler(self, job_type: str) -> Callable[[F], F]:
@@ -334,6 +328,10 @@ class Worker:
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> Session:
         if not self.handlers.by_type:
             raise ValueError("a worker requires at least one handler or job")
+        if "default" not in (self.settings.queues or ["default"]):
+            for kind, each in self.handlers.by_type.items():
+                if getattr(each, "queueless", False):
+                    logger.warning("Job %s has no queue: its jobs wait in `default`", kind)
         client = Client(self._url, key=self._key) if self._client is None else self._client
         name = self._worker_id or f"worker-{uuid7()}"
         self._session = Session(self.settings, self.handlers, client, name, loop)
@@ -370,7 +368,7 @@ class Worker:
             return failure("no_handler", f"The worker has no handler for job type {kind}.")
         self.handlers.prepare()
         if self.handlers.asynchronous(kind):
-            if self.handlers.resources is not None:
+            if self.handlers.resources and self.handlers.resources.lifespan:
                 from ojs_aws.client import background
 
                 # Resources can belong to an event loop, so all jobs of the process use this one.

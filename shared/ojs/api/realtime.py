@@ -43,7 +43,7 @@ def create_ticket(request: Request) -> Reply:
     url = current.settings.socket_url
     if current.settings.realtime == "off" or url is None:
         raise Unsupported("This deployment has no WebSocket API: its setting realtime is off.")
-    return Reply(TicketAnswer.of((current.tickets.issue(request.principal), url)), 201)
+    return Reply(TicketAnswer.of((current.stores.tickets.issue(request.principal), url)), 201)
 
 
 STREAM_TYPE = "text/event-stream"

@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ojs.clock import Clock
 from ojs.records import record
+from ojs.store.table import keys
 
 if TYPE_CHECKING:
     from ojs.domain.queue.queue import Queue
     from ojs.store.queues.due_notes import DueLines, DueNotes
+    from ojs.store.queues.pools import PoolStore
     from ojs.store.queues.queues import QueueStore
     from ojs.store.queues.registry import QueueRegistry, RegistryQueue, Rest
 
 T = TypeVar("T")
 
 _QUEUES = 100  # one call
+_POOLS = 1_000
 # All lines of each queue are read once in this number of minutes, and an idle queue is checked.
 TURNS = 60
 _MINUTE_MS = 60_000
@@ -166,6 +169,8 @@ class SweepPlan:
     # The queues among them whose lines are all read. Of all others the lines that are noted as due.
     turn: frozenset[str]
     due: DueLines
+    # The partitions of staged batches that are read.
+    staged: list[str]
     # An idle state that was recorded before this time (ms) is not used, because functions of an
     # earlier version might have been active.
     relied_on_ms: int
@@ -190,6 +195,7 @@ class SweepQueues:
         queues: QueueStore,
         registry: QueueRegistry,
         due_notes: DueNotes,
+        pools: PoolStore,
         *,
         clock: Clock,
         deployed_ms: Callable[[], int],
@@ -201,6 +207,7 @@ class SweepQueues:
             queues: Store of the queue records.
             registry: Registry of all queues and their idle states.
             due_notes: The lines that are due.
+            pools: Store of the worker pools.
             clock: Clock.
             deployed_ms: Returns the start of the latest deployment (ms). Idle states that were
                 recorded before this time plus `REPLACED_MS` are not used.
@@ -209,11 +216,13 @@ class SweepQueues:
         self._queues = queues
         self._registry = registry
         self._due_notes = due_notes
+        self._pools = pools
         self._clock = clock
         self._deployed_ms = deployed_ms
         self._choose = choose
         self._shared: dict[str, Queue] | None = None
         self._planned: SweepPlan | None = None
+        self._pool_names: list[str] | None = None
 
     @contextmanager
     def shared(self) -> Iterator[None]:
@@ -226,12 +235,12 @@ class SweepQueues:
         try:
             yield
         finally:
-            self._shared = self._planned = None
+            self._shared = self._planned = self._pool_names = None
 
     def plan(self) -> SweepPlan:
         """Return the queues to check and the lines to read.
 
-        Takes two calls for 1,000 queues, and two to four for due notes, once per run of a minute.
+        Takes two calls for 1,000 queues, and one to three for due notes, once per run of a minute.
 
         Raises:
             OjsError: The registry or the due notes could not be read.
@@ -253,10 +262,30 @@ class SweepQueues:
             for name, queue in queues.items()
             if name in turn or queue.plain_ms is None or queue.plain_ms < relied_on_ms
         ]
-        plan = SweepPlan(queues, names, turn, due, relied_on_ms)
+        staged = keys.staged_lines()
+        noted = [line for line in due.lines if keys.is_staged(line)]
+        read = staged if whole else dict.fromkeys([*noted, *staged[minute : minute + 1]])
+        plan = SweepPlan(queues, names, turn, due, list(read), relied_on_ms)
         if self._shared is not None:
             self._planned = plan
         return plan
+
+    def pool_names(self) -> list[str]:
+        """Return the names of all worker pools in order. Takes one call for 1,000, once per run of
+        a minute. Raises OjsError.
+        """
+        if self._pool_names is not None:
+            return self._pool_names
+        names: list[str] = []
+        after: str | None = None
+        while True:
+            page, after = self._pools.names(limit=_POOLS, after=after, consistent=False)
+            names += page
+            if after is None:
+                break
+        if self._shared is not None:
+            self._pool_names = names
+        return names
 
     def parts(
         self, counts: SweepCounts, plan: SweepPlan | None = None, *, anew: bool = False

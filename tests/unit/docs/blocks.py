@@ -14,11 +14,17 @@ ROOT = Path(__file__).parents[3]
 # Where each kind of block of a page is run: `file` is a block below the name of its file, and
 # `exchange` a command with the response below it.
 _LIBRARY, _HTTP = "tests/library/test_server.py", "tests/examples/test_http_api_page.py"
+_INTEGRATION = "tests/library/test_integrations.py"
 RUN: dict[str, dict[str, str]] = {
     "README.md": {"sh": _LIBRARY, "json": _LIBRARY, "python": _LIBRARY},
     "docs/write-a-worker.md": {"file": _LIBRARY},
     "docs/test-your-jobs.md": {"file": _LIBRARY},
+    "docs/jobs-as-functions.md": {"file": _LIBRARY},
     "docs/your-first-workflow.md": {"file": _LIBRARY},
+    "docs/fastapi.md": {"file": _INTEGRATION},
+    "docs/flask.md": {"file": _INTEGRATION},
+    "docs/django.md": {"file": _INTEGRATION},
+    "docs/observability.md": {"file": _INTEGRATION},
     "docs/from-sqs.md": {"file": _LIBRARY},
     "docs/from-celery.md": {"file": _LIBRARY},
     "docs/from-bullmq.md": {"file": _LIBRARY},

@@ -19,7 +19,7 @@ from ojs.domain.access import ANYBODY, Principal
 from ojs.domain.delivery.breaker import FAULTS, FIRST_OPEN_MS
 from ojs.domain.ids import IdSource
 from ojs.domain.rate_limit.limiter import limiter_name
-from ojs.domain.realtime import Connection, Listener, Subscriber, group_of
+from ojs.domain.realtime import Connection, Listener, Subscriber, group_of, owner_of
 from ojs.domain.workflow import request
 from ojs.domain.workflow.advance import RetryMode
 from ojs.http import endpoint
@@ -493,7 +493,7 @@ def _realtime(run: Run) -> None:
     stores, now_ms = run.run.stores, run.clock.now_ms()
     caller = Principal("reader", frozenset({"admin:read"}), ("a",), "0" * 16, now_ms + _HOUR_MS)
     job_id, until_ms = run.push("a"), now_ms + _HOUR_MS
-    stores.tickets.add(caller, until_ms=until_ms)
+    stores.tickets.issue(caller)
     connection = Connection("NBnZ_FRHIAMCJTg=", caller, until_ms)
     stores.connections.add(connection)
     channels = (f"job:{job_id}", "queue:a", "all")
@@ -507,8 +507,8 @@ def _realtime(run: Run) -> None:
             stores.subscribers.add(one, now_ms=now_ms)
             stores.realtime_directory.note_channel(channel)
     stores.subscribers.add(Subscriber("three", "all", caller, until_ms, digest=True), now_ms=now_ms)
-    for worker in ("w1", None):
-        listener = Listener(connection.id, worker, until_ms)
+    for worker, owner in (("w1", owner_of(caller)), (None, "")):
+        listener = Listener(connection.id, worker, until_ms, owner)
         stores.listeners.add(group_of(["a"]), listener)
     stores.realtime_directory.note_group(group_of(["a"]), ["a"])
     stores.realtime_directory.revoke("0" * 16)

@@ -127,7 +127,7 @@ def test_nobody_lists_or_delists_with_the_connection_of_another(
         for each, reach in (("owner", None), (name, queues))
     )
     ticket = owner("POST", "/ojs/v1/realtime/tickets", {}).json["ticket"]
-    principal = closed.runtime.tickets.redeem(ticket)
+    principal = closed.runtime.stores.tickets.redeem(ticket)
     assert principal is not None
     closed.runtime.sockets.add_connection("own=", principal)
     assert fetch(owner, listen={"connection": "own="}).json["listen"] == {"listed": True}

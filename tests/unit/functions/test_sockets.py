@@ -18,7 +18,6 @@ from ojs.domain.access import ALL_SCOPES, ANYBODY, Principal
 from ojs.domain.realtime import MAX_CHANNELS, MAX_SUBSCRIBERS, MAX_WATCHERS, Subscriber
 from ojs.domain.realtime_events import read_time
 from ojs.runtime import Runtime
-from ojs.services.realtime.tickets import Tickets
 from tests.unit.functions.keyed import Keyed
 
 TICKETS = "/ojs/v1/realtime/tickets"
@@ -95,7 +94,7 @@ def live(make_runtime: Callable[..., Runtime], clock: Any, monkeypatch: pytest.M
         socket_url=URL,
         socket_origins=(ORIGIN,),
     )
-    tickets = Tickets(built.stores.tickets, clock)
+    tickets = built.stores.tickets
     monkeypatch.setattr(access_runtime, "tickets", lambda: tickets)
     return Live(Keyed(built, clock))
 
@@ -204,7 +203,7 @@ def test_a_connection_ends_with_its_token(
     built = make_runtime(authorizer="jwt", realtime="all", socket_url=URL)
     claims = {"sub": "reader", "scope": "admin:read", "exp": expires}
     reply = Keyed(built, clock)("POST", TICKETS, told={"jwt": {"claims": claims}})
-    found = built.tickets.redeem(reply.json["ticket"])
+    found = built.stores.tickets.redeem(reply.json["ticket"])
     assert found is not None
     assert found.until_ms == 1_780_000_060_000
     built.sockets.add_connection("c1", found)
@@ -222,7 +221,7 @@ def test_a_server_without_keys_takes_anybody(
     make_runtime: Callable[..., Runtime], clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = make_runtime(realtime="all", socket_url=URL)
-    tickets = Tickets(built.stores.tickets, clock)
+    tickets = built.stores.tickets
     monkeypatch.setattr(access_runtime, "tickets", lambda: tickets)
     live = Live(Keyed(built, clock))
     status, connection, _ = live.open(tickets.issue(ANYBODY))
@@ -468,7 +467,7 @@ def test_a_deployment_that_only_wakes_workers(
     make_runtime: Callable[..., Runtime], clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = make_runtime(authorizer="keys", realtime="wake", socket_url=URL)
-    tickets = Tickets(built.stores.tickets, clock)
+    tickets = built.stores.tickets
     monkeypatch.setattr(access_runtime, "tickets", lambda: tickets)
     live = Live(Keyed(built, clock))
     connection = live.connect(owner(live))

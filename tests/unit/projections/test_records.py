@@ -128,7 +128,7 @@ def batch_item(count: int) -> tuple[list[Job], dict[str, Any]]:
         )
         for n in range(count)
     ]
-    return made, staged_item("token", [(job, []) for job in made], NOW_MS)
+    return made, staged_item("token", [(job, []) for job in made], NOW_MS, keys.staged("token"))
 
 
 @pytest.mark.parametrize("as_lambda", [True, False])

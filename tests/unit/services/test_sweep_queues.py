@@ -42,7 +42,7 @@ def made() -> tuple[Store, SweepQueues]:
     store: Any = Store()
     clock = ManualClock()
     return store, SweepQueues(
-        store, store, store, clock=clock, deployed_ms=clock.now_ms, choose=lambda _: 7
+        store, store, store, store, clock=clock, deployed_ms=clock.now_ms, choose=lambda _: 7
     )
 
 

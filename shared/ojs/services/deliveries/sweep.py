@@ -83,7 +83,7 @@ class DeliverySweep:
         lines = {*plan.due.lines}
         for bucket in range(now_ms // BUCKET_MS + 1, (now_ms + _AHEAD_MS) // BUCKET_MS + 1):
             lines.update(self._due_notes.noted(bucket))
-        due = {keys.lane_of(line)[0] for line in lines}
+        due = {keys.lane_of(line)[0] for line in filter(keys.is_sweepable, lines)}
         wanted = [name for name in serving if _is_looked_at(name, plan, due)]
         names = dict.fromkeys(each for name in wanted for each in serving[name])
         known = {each.name: each for each in self._deliveries.get_many(names)}

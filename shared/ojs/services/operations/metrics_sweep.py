@@ -65,7 +65,7 @@ _QUEUES = 33  # one call
 # Maximum number of pools whose worker counts one run stores: those with the most workers.
 _POOLS = 1_000
 # Once in this number of minutes an empty partition of workers is read.
-_LOOKS = 4
+_LOOKS = 5
 # Queues whose gauges a container remembers.
 _REMEMBERED = 10_000
 # An eventually consistent read sees writes that are older than this.
@@ -103,8 +103,29 @@ class _Sign:
         """Return whether a read now sees all changes up to this sign, and a later change has
         another one.
         """
-        unchanged = self.changed_ms is None or self.changed_ms <= now_ms - QUIET_MS
-        return unchanged and bool(self.shards) and self.counted_ms <= now_ms - _SEEN_MS
+        counted = bool(self.shards) and self.counted_ms <= now_ms - _SEEN_MS
+        return counted and self.record_settled(now_ms)
+
+    def record_settled(self, now_ms: int) -> bool:
+        """Return whether that holds for the record."""
+        return self.changed_ms is None or self.changed_ms <= now_ms - QUIET_MS
+
+
+@record(frozen=True)
+class _Known:
+    """The gauges of a queue, the sign that was read before them, and when they were read (ms)."""
+
+    sign: _Sign
+    gauges: QueueGauges
+    at_ms: int
+
+    def holds(self, sign: _Sign) -> bool:
+        """Return whether the gauges have not changed."""
+        return self.sign == sign and sign.settled(self.at_ms)
+
+    def record_holds(self, sign: _Sign) -> bool:
+        """Return whether the record has not changed."""
+        return self.sign.changed_ms == sign.changed_ms and sign.record_settled(self.at_ms)
 
 
 def _sign(queue: RegistryQueue, counted: Sequence[ShardCounts]) -> _Sign:
@@ -123,8 +144,9 @@ class _MetricsRun(SweepRun):
     by_group: Counter[str] = field(default_factory=Counter)
     # What the open shards of the stream have counted, of each queue that is not idle.
     counted: Mapping[str, Sequence[ShardCounts]] = field(default_factory=dict)
-    # The queues whose gauges were read.
+    # The queues whose gauges were read, and those of them that were read as a whole.
     read: set[str] = field(default_factory=set)
+    whole: set[str] = field(default_factory=set)
     # What changes with the gauges of these queues, by name.
     signs: Mapping[str, _Sign] = field(default_factory=dict)
     # Functions of an earlier version might count (`SweepPlan.relied_on_ms`).
@@ -179,8 +201,10 @@ class MetricsSweep:
         self._empty: set[int] = set()
         # The start (ms) of the last run that read all queues.
         self._complete_ms = 0
-        # By name of a queue without recent changes: its gauges, and its minutes since a time (ms).
-        self._known: BoundedMap[str, tuple[_Sign, QueueGauges]] = BoundedMap(_REMEMBERED)
+        # The queues that had dead letters in that run.
+        self._had_dead: frozenset[str] = frozenset()
+        # By name of a queue: its gauges, and its minutes since a time (ms) if it has not changed.
+        self._known: BoundedMap[str, _Known] = BoundedMap(_REMEMBERED)
         self._minutes: BoundedMap[str, tuple[_Sign, int, Sequence[Point]]] = BoundedMap(_REMEMBERED)
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> MetricsReport:
@@ -236,22 +260,31 @@ class MetricsSweep:
         signs = run.signs = {name: _sign(plan.queues[name], run.counted[name]) for name in awake}
         for name in awake:
             known = self._known.get(name)
-            if known is not None and known[0] == signs[name] and name not in plan.turn:
-                run.queues[name] = known[1]
+            if known is not None and known.holds(signs[name]) and name not in plan.turn:
+                run.queues[name] = known.gauges
         names = [name for name in awake if name not in run.queues]
+        before = {
+            name: known.gauges
+            for name in names
+            if name not in plan.turn
+            and (known := self._known.get(name)) is not None
+            and known.record_holds(signs[name])
+        }
+        run.whole.update(name for name in names if name not in before)
         for at in range(0, len(names), _QUEUES):
             if run.stop():
                 return False
             part = names[at : at + _QUEUES]
             found: Sequence[QueueGauges] = ()
             with counting_failures(run.counts, f"queues {part[0]} to {part[-1]}"):
-                found = self._stats.gauges(part, run.counts.fail)
+                found = self._stats.gauges(
+                    part, run.counts.fail, counted=run.counted, before=before
+                )
             for each in found:
                 name = each.queue.name
                 run.queues[name] = each
                 run.read.add(name)
-                if signs[name].settled(run.now_ms):
-                    self._known.put(name, (signs[name], each))
+                self._known.put(name, _Known(signs[name], each, run.now_ms))
             run.counts["queues"] += len(found)
         return self._read_left(run)
 
@@ -420,15 +453,20 @@ class MetricsSweep:
         by_queue = {name: found.levels.dead for name, found in run.queues.items()} | run.left
         by_queue = {name: count for name, count in by_queue.items() if count}
         # Recently emptied queues can have names whose count is zero. After a complete run, only
-        # queues that changed since then are read.
+        # those are read that had dead letters in it, and the queues that are read as a whole.
         lately = run.now_ms - 2 * LATE_MS
         follows = 0 <= run.now_ms - self._complete_ms <= LATE_MS
+        had, self._had_dead = self._had_dead, frozenset(by_queue)
         emptied = (
             name
             for name, found in run.queues.items()
-            if found.changed_ms >= lately and (name in run.read or not follows)
+            if found.changed_ms >= lately and (not follows or name in had or name in run.whole)
         )
-        counted, before = self._dead_letters.named(list(dict.fromkeys([*by_queue, *emptied])))
+        names = list(dict.fromkeys([*by_queue, *emptied]))
+        if not names and not had and follows:
+            # The stored counts are zero.
+            return
+        counted, before = self._dead_letters.named(names)
         there = [each for each in counted if each.queue in by_queue]
         counts = together(
             by_queue,
@@ -447,6 +485,8 @@ class MetricsSweep:
 
         Minutes are written last, so a correct minute implies a correct hour and day.
         """
+        if not minutes:
+            return
         there = self._points(MINUTE_MS, first_ms, run.now_ms + 1)
         news = {start: found for start, found in minutes.items() if there.get(start) != found}
         hours = self._sums(run, MINUTE_MS, HOUR_MS, news)
@@ -497,7 +537,7 @@ class MetricsSweep:
                     self._stats.save_oldest(name, oldest.ms, now_ms=run.now_ms)
                     run.queues[name] = changed(found, oldest_ms=oldest.ms)
                     if known := self._known.get(name):
-                        self._known.put(name, (known[0], run.queues[name]))
+                        self._known.put(name, changed(known, gauges=run.queues[name]))
                     run.counts["oldest"] += 1
 
 

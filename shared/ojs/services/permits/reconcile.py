@@ -309,11 +309,13 @@ class PoolPermitSweep:
     def __init__(
         self,
         *,
+        sweep_queues: SweepQueues,
         pools: PoolStore,
         queues: QueueStore,
         workers: WorkerStore,
         permit_repair: PermitRepair,
     ) -> None:
+        self._every = sweep_queues
         self._pools = pools
         self._queues = queues
         self._workers = workers
@@ -333,10 +335,9 @@ class PoolPermitSweep:
         """
         counts = SweepCounts()
         workers: Mapping[str, Mapping[str, int | None]] | None = None
-        after: str | None = None
-        while True:
-            names, after = self._pools.names(limit=_PAGE, after=after, consistent=False)
-            for pool in self._pools.get_many(names, counts.fail):
+        names = self._every.pool_names()
+        for at in range(0, len(names), _PAGE):
+            for pool in self._pools.get_many(names[at : at + _PAGE], counts.fail):
                 by_worker = pool.strategy == DispatchStrategy.LEAST_LOADED
                 if not pool.limits_concurrency and not by_worker:
                     continue
@@ -348,8 +349,7 @@ class PoolPermitSweep:
                     if by_worker and workers is None:
                         workers = self._by_pool(limit)
                     self._one(pool, (workers or {}).get(pool.name, {}), now_ms, counts)
-            if after is None:
-                return SweepReport(counts, failures=counts.failures)
+        return SweepReport(counts, failures=counts.failures)
 
     def _one(
         self,

@@ -25,6 +25,7 @@ from ojs.domain.stats import DAY_MS, MINUTE_MS, PoolMetrics
 from ojs.records import record
 from ojs.services.sweeps import (
     GoOn,
+    SweepQueues,
     SweepReport,
     SweepRun,
     always,
@@ -38,9 +39,6 @@ from ojs.store.permits.throttle_state import LimitName, ThrottleStates
 from ojs.store.queues.pools import PoolStore
 from ojs.store.table import keys
 
-_NAMES = 1_000
-# Maximum number of pool names that one run reads. The number of pools it checks is its `limit`.
-_MAX_NAMES = 10_000
 # Number of queues of the pools that are read together, in five calls.
 _QUEUES = 100
 _RENEW_MS = KEPT_S * 1_000 // 2
@@ -71,6 +69,7 @@ class PoolHealthSweep:
     def __init__(
         self,
         *,
+        sweep_queues: SweepQueues,
         pools: PoolStore,
         pool_health: PoolHealthStore,
         statistics: StatisticsStore,
@@ -78,6 +77,7 @@ class PoolHealthSweep:
         maintenance: MaintenanceStore,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
+        self._every = sweep_queues
         self._pools = pools
         self._health = pool_health
         self._stats = statistics
@@ -112,13 +112,7 @@ class PoolHealthSweep:
 
     def _chunks(self, run: _HealthRun) -> Iterator[list[Pool]]:
         """Yield the pools to check, in groups that are read together."""
-        names: list[str] = []
-        after: str | None = None
-        while len(names) < _MAX_NAMES:
-            page, after = self._pools.names(limit=_NAMES, after=after, consistent=False)
-            names += page
-            if after is None:
-                break
+        names = self._every.pool_names()
         # A random start, so that no pool is always omitted if only a few fit into one run.
         wanted = rotated(names, self._choose)[: run.limit] if len(names) > run.limit else names
         for at in range(0, len(wanted), _QUEUES):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ojs.clock import Clock
 from ojs.domain.events.query import RETAIN_MS, EventFilter
-from ojs.domain.realtime import ALL, Subscriber
+from ojs.domain.realtime import ALL, STATE_CHANGED, Subscriber
 from ojs.domain.realtime_events import LiveEvent, find_type, from_log, make_gap
 from ojs.records import record
 from ojs.services.operations.events import Events
@@ -18,6 +19,8 @@ MAX_REPLAYED = 500
 # Shards of the stream are read at different times: an event can be sent so much (ms) later than one
 # that happened after it. A client drops those that it has.
 _OVERLAP_MS = 10_000
+# Types of events that belong to a change of a job.
+_OF_JOBS = ("job.", "dead_letter.")
 
 
 @record(frozen=True)
@@ -60,11 +63,14 @@ class EventReplay:
             for each in subscribers
         ]
         self._sender.send([one for one in sent if one[1]], single=MAX_REPLAYED)
-        return 0 if missed else len(found)
+        return 0 if missed else sum(find_type(event["type"]) is not None for event in found)
 
 
 def _receives(subscriber: Subscriber, event: Mapping[str, Any]) -> bool:
+    """Return whether a subscriber receives an event: alone, or with `detail` in another one."""
     kind, data = find_type(event["type"]), event["data"]
+    if subscriber.detail and event["type"].startswith(_OF_JOBS):
+        kind = STATE_CHANGED
     if kind is None or (subscriber.event_types and kind not in subscriber.event_types):
         return False
     channels = (ALL, f"queue:{data['queue']}", f"job:{event['subject']}")
@@ -72,9 +78,14 @@ def _receives(subscriber: Subscriber, event: Mapping[str, Any]) -> bool:
 
 
 def _of(subscriber: Subscriber, found: Sequence[Mapping[str, Any]]) -> list[LiveEvent]:
-    return [
-        each for event in found if _receives(subscriber, event) for each in from_log([_bare(event)])
-    ]
+    """Return the events of a subscriber in the order of the log."""
+    by_subject: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for event in found:
+        if _receives(subscriber, event):
+            by_subject[event["subject"]].append(_bare(event))
+    places = {event["id"]: place for place, event in enumerate(found)}
+    live = (each for envelopes in by_subject.values() for each in from_log(envelopes))
+    return sorted(live, key=lambda each: places[each.id])
 
 
 def _bare(event: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ from ojs.services.sweeps import (
 from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.jobs.finding import DueLine
 from ojs.store.jobs.records import JobStore
-from ojs.store.queues.due_notes import AHEAD_MS, DueNotes
+from ojs.store.queues.due_notes import AHEAD_MS, DueLines, DueNotes
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
 
@@ -83,9 +83,6 @@ class JobSweep:
         self._store = queues
         self._due_notes = due_notes
         self._choose = choose
-        # The number of this run, by which it reads a quarter of the staged batches. The first one
-        # is the minute, so that containers with one run each read all of them in four minutes.
-        self._turn: int | None = None
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """Sweep every queue once.
@@ -107,24 +104,38 @@ class JobSweep:
         # A failure of one part must not delay the others. Each part takes at most a third of the
         # remaining time.
         deleting: list[Queue] = []
+        due = DueLines(None, 0, [])
+        staged, complete = keys.staged_lines(), False
         with counting_failures(counts, "the list of queues"):
-            self._lines(now_ms, limit, third_of(go_on), counts, deleting)
+            plan = self._queues.plan()
+            due, staged = plan.due, plan.staged
+            complete = self._lines(plan, now_ms, limit, third_of(go_on), counts, deleting)
         with counting_failures(counts, "lease notes"):
             self._leases.look(now_ms, counts, third_of(go_on))
         with counting_failures(counts, "running jobs without a lease note"):
             self._leases.search(now_ms, counts, third_of(go_on))
         with counting_failures(counts, "staged batches"):
-            self._undo_batches(now_ms, counts, third_of(go_on))
+            complete = self._undo_batches(staged, now_ms, counts, third_of(go_on)) and complete
+            if complete:
+                # Last: a sweep that dies or is cut short before reads all lines again.
+                self._due_notes.advance(due)
         self._deletion.resume(deleting, counts, limit=limit, go_on=go_on)
         with counting_failures(counts, "deleted queues"):
             self._deletion.look_after(limit, counts, go_on)
         return SweepReport(counts, failures=counts.failures)
 
     def _lines(
-        self, now_ms: int, limit: int, go_on: GoOn, counts: SweepCounts, deleting: list[Queue]
-    ) -> None:
-        """Sweep the lines that are due, up to the limit, and find queues to be deleted."""
-        plan = self._queues.plan()
+        self,
+        plan: SweepPlan,
+        now_ms: int,
+        limit: int,
+        go_on: GoOn,
+        counts: SweepCounts,
+        deleting: list[Queue],
+    ) -> bool:
+        """Sweep the lines that are due, up to the limit, and find queues to be deleted. Return
+        whether all lines were read, and noted again if an entry is left.
+        """
         failed = counts["failed"]
         lines = self._due_lines(plan, now_ms, counts, deleting)
         complete = counts["failed"] == failed or not plan.due.late
@@ -132,15 +143,13 @@ class JobSweep:
         for (queue, lane), mine in lines.items():
             if counts.total() >= limit or not go_on():
                 counts["more"] = 1
-                return
+                return False
             left, failed = True, counts["failed"]
             with counting_failures(counts, f"queue {queue}, lane {lane}"):
                 left = self._lane(queue, lane, mine, now_ms, go_on, counts)
             if left or counts["failed"] > failed:
                 self._due_notes.note((line, now_ms) for line in mine)
-        # Last: a sweep that dies or is cut short before reads all of them again.
-        if complete:
-            self._due_notes.advance(plan.due)
+        return complete
 
     def _due_lines(
         self, plan: SweepPlan, now_ms: int, counts: SweepCounts, deleting: list[Queue]
@@ -149,7 +158,8 @@ class JobSweep:
         then all of this minute's queues.
         """
         # Notes of a deleted queue stay until they expire.
-        noted = [line for line in plan.due.lines if keys.lane_of(line)[0] in plan.queues]
+        lanes = filter(keys.is_sweepable, plan.due.lines)
+        noted = [line for line in lanes if keys.lane_of(line)[0] in plan.queues]
         lines = dict.fromkeys(rotated(noted, self._choose))
         for part in self._queues.parts(counts, plan, anew=True):
             for queue in part:
@@ -296,15 +306,28 @@ class JobSweep:
                 counts["promoted"] += 1
         return settled
 
-    def _undo_batches(self, now_ms: int, counts: SweepCounts, go_on: GoOn) -> None:
-        self._turn = now_ms // _MINUTE_MS if self._turn is None else self._turn + 1
-        for token in self._jobs.batches.stale(now_ms=now_ms, limit=_BATCHES, turn=self._turn):
-            if not go_on():
-                counts["more"] = 1
-                return
-            # A failure of one batch must not affect the others, or the jobs of the queues.
-            with counting_failures(counts, f"staged batch {token}"):
-                undone = self._jobs.batches.undo(token, now_ms=now_ms)
-                # A batch that is undone again counts only if some of its jobs were stored late.
-                if undone.first or undone.jobs:
-                    counts["batches_undone"] += 1
+    def _undo_batches(
+        self, lines: Sequence[str], now_ms: int, counts: SweepCounts, go_on: GoOn
+    ) -> bool:
+        """Undo abandoned batches. Return whether all their lines were read, and noted again if a
+        batch is left.
+        """
+        for line in rotated(lines, self._choose):
+            # A failure of one batch or line must not affect the others, or the jobs of the queues.
+            left, failed = True, counts["failed"]
+            with counting_failures(counts, f"staged batches of {line}"):
+                tokens = self._jobs.batches.stale(line, now_ms=now_ms, limit=_BATCHES)
+                left = len(tokens) == _BATCHES
+                for token in tokens:
+                    if not go_on():
+                        counts["more"] = 1
+                        return False
+                    with counting_failures(counts, f"staged batch {token}"):
+                        undone = self._jobs.batches.undo(token, now_ms=now_ms)
+                        # A batch that is undone again counts only if some of its jobs were stored
+                        # late.
+                        if undone.first or undone.jobs:
+                            counts["batches_undone"] += 1
+            if left or counts["failed"] > failed:
+                self._due_notes.note([(line, now_ms)])
+        return True

@@ -58,17 +58,22 @@ class Pruning:
         self._table = table
         self._queues = queues
         self._ids = ids
+        # All was pruned up to this time (ms), as this container knows it.
+        self._done_ms = 0
 
     # --- lock ---------------------------------------------------------------------------------
 
     def lock(self, due_ms: int, *, now_ms: int) -> str | None:
         """Lock the pruning that is due at a time (ms), and return the token of the lock.
 
-        Return None if the pruning is done, or if another sweep has the lock. Makes one read, and
-        one write if pruning is due.
+        Return None if the pruning is done, or if another sweep has the lock. Makes one read, unless
+        this container knows that it is done, and one write if pruning is due.
         """
+        if self._done_ms >= due_ms:
+            return None
         item = self._table.get(keys.PRUNING, keys.RECORD) or {}
-        if int(item.get("done", 0)) >= due_ms or int(item.get("until", 0)) > now_ms:
+        self._done_ms = int(item.get("done", 0))
+        if self._done_ms >= due_ms or int(item.get("until", 0)) > now_ms:
             return None
         token = self._ids.token()
         # Race: another sweep. One of them gets the lock. The other does nothing, or takes over the
@@ -105,6 +110,7 @@ class Pruning:
                     values={":token": token},
                 )
             )
+            self._done_ms = done_ms or 0
 
     # --- queues -------------------------------------------------------------------------------
 

@@ -250,7 +250,7 @@ class Recount:
         Only batches that started before `before_ms` are read. Returns None if there are too many.
         """
         found: list[Item] = []
-        for line in (keys.STAGED_WITHOUT_SLOT, *map(keys.staged_slot, range(keys.STAGED_SLOTS))):
+        for line in keys.staged_lines():
             until = {":staged": line, ":until": keys.instant(before_ms + STAGING_GRACE_MS)}
             page = self._table.query(
                 "wpk = :staged AND wsk < :until", until, index="work", limit=MAX_BATCH_GET

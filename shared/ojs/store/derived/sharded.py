@@ -101,9 +101,9 @@ class ShardCounters:
     ) -> None:
         for key in wanted:
             if _is_counted(key[0]):
-                merged = _merged(key, found.get(key), counts[key[0].removeprefix(_STATS)])
-                if merged is not None:
-                    found[key] = merged
+                whole = merged(key, found.get(key), counts[key[0].removeprefix(_STATS)])
+                if whole is not None:
+                    found[key] = whole
 
     def outline(self, wanted: Iterable[Key]) -> tuple[dict[Key, Item], ShardActivity, bool]:
         """Return items as `batch_get` does, always by one eventually consistent call.
@@ -118,11 +118,11 @@ class ShardCounters:
         self._shards = [note.shard for note in _notes(found.get(_LISTED, {}))]
         for key in wanted:
             if _is_counted(key[0]):
-                merged = _merged(
+                whole = merged(
                     key, found.get(key), self._counts(key[0].removeprefix(_STATS), found)
                 )
-                if merged is not None:
-                    found[key] = merged
+                if whole is not None:
+                    found[key] = whole
         recent = ShardActivity(self._counts(names[0], found) if names else ())
         return found, recent, known.issuperset(self._shards)
 
@@ -148,9 +148,9 @@ class ShardCounters:
         own = {name: (keys.stats(name), keys.NOW) for name in names}
         found |= self._table.batch_get([_LISTED, *own.values()], consistent=False)
         levels = {
-            name: merged
+            name: whole
             for name, key in own.items()
-            if (merged := _merged(key, found.get(key), self._counts(name, found))) is not None
+            if (whole := merged(key, found.get(key), self._counts(name, found))) is not None
         }
         calls = len(self._shards) + ceil((len(own) + 1) / MAX_BATCH_GET)
         return levels, calls, units + (len(own) + 1) / 2
@@ -158,23 +158,22 @@ class ShardCounters:
     def of_queues(self, names: Sequence[str]) -> dict[str, list[ShardCounts]]:
         """Return what the open shards have counted of these queues, in order of name, by queue.
 
-        Eventually consistent. Many queues take a query per known shard, which costs less than
-        single reads, and few queues a call for a hundred items. A new shard takes one call more.
+        Eventually consistent. Many queues take a query per shard, which costs less than single
+        reads, and few queues a call for a hundred items. Call `fold_closed` before: many queues are
+        read from the shards that were open then.
         """
         found: dict[Key, Item] = {}
         many = len(names) > MAX_BATCH_GET
         if not names:
             return {}
         if many:
-            listed = [note.shard for note in _notes(self._table.get(*_LISTED) or {})]
-            for shard in listed:
+            for shard in self._shards:
                 of_shard = self._table.query_all(
                     "pk = :shard AND sk BETWEEN :first AND :last",
                     {":shard": keys.shard_stats(shard), ":first": names[0], ":last": names[-1]},
                     consistent=False,
                 )
                 found |= {(str(item["pk"]), str(item["sk"])): item for item in of_shard}
-            self._shards = listed
         else:
             found = self._read(names, (), consistent=False)
         counted: dict[str, list[ShardCounts]] = {name: [] for name in names}
@@ -251,6 +250,7 @@ class ShardCounters:
         """
         folded = 0
         notes = _notes(self._table.get(*_LISTED) or {})
+        self._shards = [note.shard for note in notes]
         closed = [note for note in notes if note.at_ms < now_ms - CLOSED_MS]
         left = {taker(note.shard) for note in notes}
         for note in closed:
@@ -342,16 +342,20 @@ class ShardActivity:
         return merged if there else None
 
 
-def _merged(key: Key, own: Item | None, counts: Sequence[ShardCounts]) -> Item | None:
+def merged(key: Key, own: Item | None, counts: Sequence[ShardCounts]) -> Item | None:
+    """Return a statistics item of a queue, including the counters of shards.
+
+    The shards must be read before the item. None if there are no counters.
+    """
     pk, sk = key
     if sk != keys.NOW:
         return ShardActivity(counts).added(pk, sk, own)
-    merged: Item = dict(own or {"pk": pk, "sk": sk})
+    whole: Item = dict(own or {"pk": pk, "sk": sk})
     for one in counts:
-        if number(merged, taker(one.shard)) < one.generation:
-            _add(merged, one.levels)
-        merged["changed"] = max(number(merged, "changed"), one.changed_ms)
-    return merged if own is not None or counts else None
+        if number(whole, taker(one.shard)) < one.generation:
+            _add(whole, one.levels)
+        whole["changed"] = max(number(whole, "changed"), one.changed_ms)
+    return whole if own is not None or counts else None
 
 
 def _is_counted(pk: str) -> bool:

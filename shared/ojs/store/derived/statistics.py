@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice, starmap
+from types import MappingProxyType
 from typing import Any
 
 from ojs.domain import jsontext, times
@@ -45,7 +46,7 @@ from ojs.domain.stats import (
     rates,
 )
 from ojs.records import record
-from ojs.store.derived.sharded import Key, ShardActivity, ShardCounters
+from ojs.store.derived.sharded import Key, ShardActivity, ShardCounters, merged
 from ojs.store.derived.shards import ShardCounts
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
@@ -422,16 +423,43 @@ class StatisticsStore:
         ]
 
     def gauges(
-        self, names: Sequence[str], unreadable: Unreadable | None = None
+        self,
+        names: Sequence[str],
+        unreadable: Unreadable | None = None,
+        *,
+        counted: Mapping[str, Sequence[ShardCounts]] | None = None,
+        before: Mapping[str, QueueGauges] = MappingProxyType({}),
     ) -> list[QueueGauges]:
         """Return the gauges of these queues.
 
-        A call reads 100 items: three for each queue, and one for each open stream shard.
-        `unreadable` is called for each queue that can't be read, which is then skipped. If it is
-        None, an error is raised.
+        A call reads 100 items.
+
+        Args:
+            names: Names of the queues. Each takes three items, and one for each open stream shard.
+            unreadable: Called for each queue that can't be read, which is then skipped. If it is
+                None, an error is raised.
+            counted: The counters of the shards, read before (`counted`). Default: they are read.
+            before: Earlier gauges of queues whose record and oldest job are known. Each takes one
+                item.
         """
-        found = self._items(names, keys.NOW, keys.GAUGE)
-        return list(readable(lambda one: _gauges(one[0], one[1], *one[2]), found, unreadable))
+        if counted is None:
+            found = self._items(names, keys.NOW, keys.GAUGE)
+            return list(readable(lambda one: _gauges(one[0], one[1], *one[2]), found, unreadable))
+        now = {name: (keys.stats(name), keys.NOW) for name in names}
+        wanted = [*now.values()]
+        for name in names:
+            if name not in before:
+                wanted += [(keys.queue(name), keys.RECORD), (keys.stats(name), keys.GAUGE)]
+        there = self._table.batch_get(wanted, consistent=False)
+
+        def of(name: str) -> QueueGauges:
+            levels = merged(now[name], there.get(now[name]), counted[name]) or {}
+            if (known := before.get(name)) is not None:
+                return _counted(known.queue, levels, known.oldest_ms)
+            record = there.get((keys.queue(name), keys.RECORD), {})
+            return _gauges(name, record, levels, there.get((keys.stats(name), keys.GAUGE), {}))
+
+        return list(readable(of, names, unreadable))
 
     def metrics(self, names: Sequence[str], *, now_ms: int) -> Iterator[QueueMetrics]:
         """Yield the metrics of these queues, in order.
@@ -789,8 +817,11 @@ def _levels(item: Item) -> StateCounts:
 
 
 def _gauges(name: str, item: Item, now: Item, gauge: Item) -> QueueGauges:
-    queue, levels = from_item(name, item), _levels(now)
-    config = queue.config
+    return _counted(from_item(name, item), now, _optional(gauge, "oldest"))
+
+
+def _counted(queue: Queue, now: Item, oldest_ms: int | None) -> QueueGauges:
+    config, levels = queue.config, _levels(now)
     filling = None
     if config.bounded:
         filling = Filling(
@@ -799,9 +830,7 @@ def _gauges(name: str, item: Item, now: Item, gauge: Item) -> QueueGauges:
             size=projected(now, "loose_b") + projected(now, "held_b"),
             max_size_bytes=config.max_size_bytes,
         )
-    return QueueGauges(
-        queue, levels, projected(now, "changed"), _optional(gauge, "oldest"), filling
-    )
+    return QueueGauges(queue, levels, projected(now, "changed"), oldest_ms, filling)
 
 
 def _priorities(item: Item) -> dict[int, int]:

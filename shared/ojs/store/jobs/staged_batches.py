@@ -45,8 +45,6 @@ _COMMITS = 16
 # Time to live of a batch's item. It is longer than any outage of the sweep.
 _UNDONE_KEPT_MS = 7 * 86_400_000
 _REMEMBERED = 10_000
-# Number of slots of staged batches that one sweep reads: a quarter of them.
-_SLOTS_A_TURN = keys.STAGED_SLOTS // 4
 # States in the item of a batch.
 _STAGING, _UNDONE = "staging", "undone"
 # Calls a function for each job, possibly several at the same time.
@@ -89,6 +87,9 @@ class StagedBatches:
         self._records = records
         self._depth = depth
         self._due_notes = due_notes
+        # The index partition of this container's batches. A container uses one slot, so that it
+        # notes one line in five minutes.
+        self._line = ""
         # Batches that this container knows to be committed: that is final.
         self._committed: BoundedSet[str] = BoundedSet(_REMEMBERED)
 
@@ -131,14 +132,16 @@ class StagedBatches:
             LostRace: A condition of `also` failed, and `again` returned None.
             OjsError: A write failed.
         """
-        self._due_notes.note(entry for job in jobs for entry in items.due_entries(job))
         token = token or self._ids.token()
+        self._line = line = self._line or keys.staged(token)
+        entries = [entry for job in jobs for entry in items.due_entries(job)]
+        self._due_notes.note([(line, now_ms + STAGING_GRACE_MS), *entries])
         prepared = [prepare(changed(job, batch=token), self._payloads, self._ids) for job in jobs]
         try:
             # This write is not retried. If its first attempt had no response, it could take effect
             # after the commit, and the sweep would undo committed jobs. The batch fails, and no job
             # is stored.
-            self._unrepeated.put(Put(batch_item(token, prepared, now_ms)))
+            self._unrepeated.put(Put(batch_item(token, prepared, now_ms, line)))
             for start in range(0, len(prepared), MAX_TRANSACTION):
                 part = prepared[start : start + MAX_TRANSACTION]
                 if chosen_ids and each is not None:
@@ -345,13 +348,15 @@ class StagedBatches:
         """Release the space that an undone batch reserved, and schedule its second undoing."""
         # Race: the request that stored the batch and the sweep undo it at the same time. One of
         # them releases the space. The other finds that the second undo is scheduled.
+        again_ms = now_ms + UNDONE_AGAIN_MS
+        self._due_notes.note([(str(batch["wpk"]), again_ms)])
         if not wins(
             lambda: self._table.update(
                 Update(
                     keys.batch(token),
                     keys.RECORD,
                     set={
-                        "wsk": keys.instant(now_ms + UNDONE_AGAIN_MS),
+                        "wsk": keys.instant(again_ms),
                         "ttl": (now_ms + _UNDONE_KEPT_MS) // 1000,
                     },
                     remove=["held"],
@@ -405,29 +410,24 @@ class StagedBatches:
             if item.get("state") == _UNDONE
         }
 
-    def stale(self, *, now_ms: int, limit: int, turn: int) -> list[str]:
+    def stale(self, line: str, *, now_ms: int, limit: int) -> list[str]:
         """Return the tokens of batches to undo, in order of the due time.
 
-        They were not committed in time, or are due to be undone a second time. The index is
-        eventually consistent. A call reads a quarter of the slots: four calls with consecutive
-        numbers `turn` read all of them. Each call also reads the partition of batches without a
-        slot, which versions up to 0.2 write.
+        They were not committed in time, or are due to be undone a second time. `line` is a
+        partition of `keys.staged_lines`. The index is eventually consistent. Makes one call.
         """
-        first = turn * _SLOTS_A_TURN
-        slots = (at % keys.STAGED_SLOTS for at in range(first, first + _SLOTS_A_TURN))
-        found: list[Item] = []
-        for line in (keys.STAGED_WITHOUT_SLOT, *map(keys.staged_slot, slots)):
-            found += self._table.query(
-                "wpk = :staged AND wsk <= :now",
-                {":staged": line, ":now": keys.instant(now_ms)},
-                index="work",
-                limit=limit,
-            ).items
-        found.sort(key=lambda item: str(item["wsk"]))
-        return [str(item["pk"]).removeprefix(keys.batch("")) for item in found[:limit]]
+        found = self._table.query(
+            "wpk = :staged AND wsk <= :now",
+            {":staged": line, ":now": keys.instant(now_ms)},
+            index="work",
+            limit=limit,
+        )
+        return [str(item["pk"]).removeprefix(keys.batch("")) for item in found.items]
 
 
-def batch_item(token: str, prepared: Sequence[PreparedJob], now_ms: int) -> dict[str, Value]:
+def batch_item(
+    token: str, prepared: Sequence[PreparedJob], now_ms: int, line: str
+) -> dict[str, Value]:
     """Return the item of a staged batch, with all data for its undo and for the stream record of
     its commit.
 
@@ -435,6 +435,7 @@ def batch_item(token: str, prepared: Sequence[PreparedJob], now_ms: int) -> dict
         token: Token of the batch.
         prepared: Jobs of the batch.
         now_ms: Current time in milliseconds since the epoch.
+        line: Its partition of the index.
     """
     jobs = [job for job, _ in prepared]
     item: dict[str, Value] = {
@@ -444,7 +445,7 @@ def batch_item(token: str, prepared: Sequence[PreparedJob], now_ms: int) -> dict
         "created": now_ms,
         "ids": b"".join(UUID(job.id).bytes for job in jobs),
         "runs": _runs(jobs),
-        "wpk": keys.staged(token),
+        "wpk": line,
         "wsk": keys.instant(now_ms + STAGING_GRACE_MS),
     }
     if refs := {str(at): job.content_ref for at, job in enumerate(jobs) if job.content_ref}:

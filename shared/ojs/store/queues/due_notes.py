@@ -1,8 +1,9 @@
 """Due notes: which lines have an entry that is due, by intervals of five minutes.
 
-A line is a lane's partition of starts, retries, ends of leases and ticks (`keys.due`), or that of
-its deadlines (`keys.expiry`). The job sweep reads only lines that were noted for the present
-interval or for one that ended recently, so its cost does not grow with the number of queues.
+A line is a lane's partition of starts, retries, ends of leases and ticks (`keys.due`), that of its
+deadlines (`keys.expiry`), or a slot of staged batches (`keys.staged`). The job sweep reads only
+lines that were noted for the present interval or for one that ended recently, so its cost does not
+grow with the number of queues.
 
 - Before a write that puts an entry into a line, a container notes the line for the interval in
   which the entry is due. It does so once for each line and interval: one write. Without the note
@@ -10,6 +11,7 @@ interval or for one that ended recently, so its cost does not grow with the numb
 - An entry that is due later than AHEAD_MS needs no note. The sweep reads all lines of each queue
   once an hour, and notes the next entry that it finds within AHEAD_MS. Each entry is found twice
   that way before it is due. The same holds for entries of earlier versions and for lost notes.
+- The sweep reads each slot of staged batches once an hour, for a batch whose write comes late.
 - An interval is read until SETTLED_MS after its end: longer than a request, the index delay, and
   clock differences. Then the sweep stores that it is done.
 """
@@ -69,6 +71,9 @@ class DueNotes:
         self._clock = clock
         # Notes that this container wrote or read: line and interval.
         self._noted: BoundedSet[tuple[str, int]] = BoundedSet(_REMEMBERED)
+        # The first interval that was not done, as this container knows it. An old value is smaller:
+        # more is read.
+        self._done: int | None = None
         # Intervals before this one were read after their end, and are not read until they settle.
         self._shown = 0
 
@@ -101,13 +106,14 @@ class DueNotes:
     # --- the sweep --------------------------------------------------------------------------------
 
     def lines(self) -> DueLines:
-        """Return the lines to read now. One call, and one for each interval that is read: the
-        present one, the one before for a minute, and one that settles. Raises OjsError.
+        """Return the lines to read now. One call for each interval that is read: the present one,
+        the one before for a minute, and one that settles. One more in a new container, or after
+        another one stored what is done. Raises OjsError.
         """
         now_ms = self._clock.now_ms()
-        # An old value is smaller: more is read.
-        item = self._table.get(*_DONE, consistent=False)
-        done = None if item is None else number(item, "done")
+        if self._done is None and (item := self._table.get(*_DONE, consistent=False)):
+            self._done = number(item, "done")
+        done = self._done
         settled = max((now_ms - SETTLED_MS) // BUCKET_MS, done or 0)
         found = DueLines(done, settled, [], now_ms)
         # After an outage, all lines are read instead.
@@ -136,13 +142,16 @@ class DueNotes:
             return
         condition = "attribute_not_exists(pk)" if found.done is None else "#done = :done"
         values = {} if found.done is None else {":done": found.done}
+        # Unknown until the write succeeds.
+        self._done = None
         # Race: another sweep. Each has read the intervals that it stores as done.
-        wins(
+        if wins(
             lambda: self._table.update(
                 Update(*_DONE, set={"done": found.settled}, condition=condition, values=values),
                 tell_loser=False,
             )
-        )
+        ):
+            self._done = found.settled
 
 
 def _item(line: str, bucket: int) -> Item:

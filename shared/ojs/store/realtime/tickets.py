@@ -1,5 +1,7 @@
 """Tickets in the table, and callers as the items of realtime hold them.
 
+A ticket lets its holder open one WebSocket connection, so that no key is in an address.
+
 The ticket authorizer loads this, and its cold start delays each connection: no heavy imports here.
 """
 
@@ -8,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import secrets
 
+from ojs.clock import Clock
 from ojs.domain import jsontext
 from ojs.domain.access import ANYBODY, Principal
+from ojs.domain.realtime import TICKET_S
 from ojs.store.table import keys
 from ojs.store.table.table import Put, Table
 
@@ -38,14 +42,15 @@ def parse_caller(text: str) -> Principal:
 
 
 class TicketStore:
-    """The store of tickets. A ticket lets its holder connect once, soon."""
+    """The store of tickets. Each is valid once, for `TICKET_S`."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, clock: Clock) -> None:
         self._table = table
+        self._clock = clock
 
-    def add(self, principal: Principal, *, until_ms: int) -> str:
+    def issue(self, principal: Principal) -> str:
         """Store a new ticket and return its secret, which the table doesn't have. One call."""
-        secret = secrets.token_urlsafe(32)
+        secret, until_ms = secrets.token_urlsafe(32), self._clock.now_ms() + 1_000 * TICKET_S
         # No condition: no two secrets are equal.
         self._table.put(
             Put(
@@ -60,14 +65,14 @@ class TicketStore:
         )
         return secret
 
-    def take(self, secret: str, *, now_ms: int) -> Principal | None:
+    def redeem(self, secret: str) -> Principal | None:
         """Delete a ticket; return its caller, or None if it is unknown, used, or too old.
 
         One call. Of two concurrent calls, one gets the caller. After a lost response the ticket is
         used: the client gets another one.
         """
         item = self._table.take(keys.ticket(_digest(secret)), keys.RECORD)
-        if item is None or int(str(item["until"])) <= now_ms:
+        if item is None or int(str(item["until"])) <= self._clock.now_ms():
             return None
         return parse_caller(str(item["caller"]))
 

@@ -338,6 +338,16 @@ def staged_slot(slot: int) -> str:
     return f"B|{slot:02d}"
 
 
+def staged_lines() -> list[str]:
+    """Return all index partitions of staged batches: the slots, and that of earlier versions."""
+    return [STAGED_WITHOUT_SLOT, *map(staged_slot, range(STAGED_SLOTS))]
+
+
+def is_staged(line: str) -> bool:
+    """Whether a partition of an index has staged batches."""
+    return line.partition("|")[0] == STAGED_WITHOUT_SLOT
+
+
 # Sort key of the item with the slots in use and the last checked lease note of each slot.
 LEASE_SLOTS = "LEASES"
 
