@@ -10,6 +10,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -85,6 +86,16 @@ def test_a_ticket_opens_one_connection(live: Live) -> None:
         with pytest.raises(InvalidStatus) as refused:
             live.connect(wrong)
         assert refused.value.response.status_code == status
+
+
+def test_a_page_of_the_dashboard_can_connect_to_it(live: Live) -> None:
+    manifest = live.api("GET", "/ojs/manifest").body
+    with urlopen(f"{live.api.url}/ojs/admin/") as page:
+        policy = page.headers["content-security-policy"]
+    address = manifest["extensions"]["realtime"]["websocket"]
+    assert f"; connect-src 'self' {address}; " in policy
+    with urlopen(f"{live.api.url}/ojs/admin/served.json") as served:
+        assert json.load(served)["realtime"] is True
 
 
 def test_what_happens_to_a_job_comes_to_who_subscribed(live: Live) -> None:
