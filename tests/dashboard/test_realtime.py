@@ -361,11 +361,7 @@ def test_a_server_that_is_killed_and_starts_anew(screen: Opener, tmp_path: Path)
             running = RunningServer(tmp_path / "data", tmp_path / "log", "--port", port)
             push(Caller(running.url), "mail", "t.wait")
             available(shown, number)
-<<<<<<< HEAD
-            shown.until(lambda: len(sockets) > count)  # noqa: B023 - it is called at once
-=======
             shown.until(lambda: len(sockets) > count)  # noqa: B023 - called here
->>>>>>> h-dash
             asked = counted(shown) - before
             # Some seconds without a server, and then one ticket and two reads.
             assert asked[TICKETS] <= 8, asked
