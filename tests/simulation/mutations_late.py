@@ -127,7 +127,7 @@ def anybody_resumes() -> AbstractContextManager[Any]:
 def token_is_not_demanded() -> Iterator[None]:
     """A queue that demands the lease token takes an ack without one."""
     drop = dropped("attribute_not_exists(#fenced)", of="J|")
-    with mock.patch.object(finish, "_check_token"), drop():
+    with mock.patch.object(finish, "check_token"), drop():
         yield
 
 

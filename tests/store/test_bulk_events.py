@@ -19,7 +19,7 @@ from ojs.domain.job.idempotency import IdempotencyKey
 from ojs.services.bulk import runner as bulk
 from ojs.store.table import keys
 from tests.store.faults import attempt, faults
-from tests.store.spending import spending
+from tests.store.spending import spending, stage_once
 from tests.store.streams import Projected, Stream, lambda_form
 
 if TYPE_CHECKING:
@@ -150,6 +150,7 @@ def test_whatever_call_goes_wrong_it_is_told_at_most_once(
 def test_what_it_costs(exact: World, atomic: bool) -> None:
     """A call and a write unit for a request, whatever its number of jobs."""
     exact.push(0)
+    stage_once(exact)
     for count in (1, 6, 100):
         with mock.patch.object(exact.run.bulk_push, "note"), spending(exact) as without:
             bulk_push(exact.run, count, None, atomic=atomic)

@@ -18,7 +18,7 @@ from ojs.services.jobs.bulk_push import PushOutcome
 from ojs.services.jobs.enqueue import Pushed
 from ojs.store.jobs.idempotency_keys import IdempotencyKeys
 from tests.store.faults import Died, attempt, drain, faults, orphans
-from tests.store.spending import spending
+from tests.store.spending import spending, stage_once
 
 if TYPE_CHECKING:
     from tests.store.conftest import World
@@ -138,6 +138,7 @@ def test_what_it_costs(exact: World, count: int, calls: int, units: float) -> No
     units more.
     """
     exact.push(1)
+    stage_once(exact)
     jobs = [{"args": [n]} for n in range(count)]
     for key, more in ((None, 0), ("k", 2)):
         with spending(exact) as spent:

@@ -12,7 +12,7 @@ from ojs.domain.job.trace import TraceContext
 from ojs.services.jobs.middleware import MiddlewareChain
 from ojs.store.table import keys
 from ojs.store.table.values import pack
-from tests.store.spending import RETRY, WORKER, Spent, incompressible, spending, warm
+from tests.store.spending import RETRY, WORKER, Spent, incompressible, spending, stage_once, warm
 
 if TYPE_CHECKING:
     from ojs.middleware import Envelope, Next
@@ -85,6 +85,7 @@ def test_middleware_costs_the_table_nothing(exact: World) -> None:
         return following(job)
 
     warm(exact)
+    stage_once(exact)
     requests = [envelope.parse({"type": "email.send", "args": [n]}) for n in range(10)]
     spent = []
     for chain in (None, MiddlewareChain([add], timeout_ms=10_000, service="s")):
@@ -119,6 +120,7 @@ def test_a_batch_is_staged_from_five_jobs_on(
     exact: World, count: int, units: float, calls: int
 ) -> None:
     warm(exact)
+    stage_once(exact)
     batch = [
         {"type": "email.send", "args": [incompressible(460)], "retry": RETRY} for _ in range(count)
     ]

@@ -30,7 +30,7 @@ from tests.store.bounded import DONE, QUEUE, Worlds, request, value_of
 from tests.store.doubles import Projecting
 from tests.store.faults import Killed
 from tests.store.permits import reconcile, reconcile_at_rest
-from tests.store.spending import Spent, reading_notes, spending
+from tests.store.spending import Spent, reading_notes, spending, stage_once
 from tests.store.streams import Projected, Record, Stream, recount_behind
 
 if TYPE_CHECKING:
@@ -877,6 +877,7 @@ def test_a_rejection_is_three_calls(exact: World) -> None:
 def test_a_batch_pays_its_depth_counter_once(exact: World) -> None:
     configure(exact, max_size=100)
     exact.run.enqueue.push(request(queue="plain"))
+    stage_once(exact)
     spent = []
     for queue in ("plain", QUEUE):
         with spending(exact) as one:
