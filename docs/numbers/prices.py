@@ -395,7 +395,7 @@ class Model:
 
     def bill(self, life: str, rate: float) -> dict[str, float]:
         """Dollars for a million jobs that come at this rate (jobs a second), by name of `BILL`; and
-        what an idle worker beside them adds.
+        what an additional idle worker costs.
         """
         jobs, beats = self.jobs(life, rate), self.heartbeats(rate)
         alone, beating = self.cost(jobs), sum(self.cost(jobs + beats).values())
@@ -606,7 +606,7 @@ def idle_workers(model: Model) -> str:
 
 
 def bare(numbers: Numbers) -> str:
-    """What the pick-up of a worker that listens is measured beside."""
+    """Duration of two bare requests, for comparison with the pick-up of a listening worker."""
     times = f"{numbers['bare_ms']:g} ms (95 of 100: {numbers['bare_late_ms']:g} ms)"
     return f"a push and a fetch took {times} at a load of {numbers['measured_load']:g} on two cores"
 

@@ -1,4 +1,4 @@
-"""How soon an idle worker of a local server starts a job, beside two bare requests.
+"""How soon an idle worker of a local server starts a job, compared with two bare requests.
 
     PYTHONPATH=shared:package:. .venv/bin/python -m tests.performance.pickup [pushes]
 

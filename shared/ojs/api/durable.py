@@ -148,6 +148,8 @@ class StepOutcome(RequestModel):
 class SaveStepsRequest(RequestModel):
     """Outcomes of steps of an active job."""
 
+    unknown = "refused"
+
     lease_token: LeaseToken | None = Field(
         None, description="required: 422 lease_token_required without it"
     )
@@ -167,7 +169,9 @@ class SaveStepsRequest(RequestModel):
 
 
 class SignalRequest(RequestModel):
-    """A signal to a job."""
+    """A signal to a job. A signal is sent once, so a misspelled field must not lose its data."""
+
+    unknown = "refused"
 
     data: Any = Field(None, description="any JSON value of at most 64 KiB")
 
@@ -445,8 +449,8 @@ def _stored(outcome: DurableOutcome, *, results: bool) -> dict[str, Any]:
 )
 def delete_step(request: Request) -> Reply:
     """Delete the stored outcome of a step, so that it runs again."""
-    runtime.current().steps.forget(request.named, request.beside)
-    return Reply({"deleted": True, "job_id": request.named, "name": request.beside})
+    runtime.current().steps.forget(request.named, request.second_named)
+    return Reply({"deleted": True, "job_id": request.named, "name": request.second_named})
 
 
 @jobs.endpoint(
@@ -471,11 +475,11 @@ def send_signal(request: Request) -> Reply:
             body={"data": body.data},
             field=idempotency.HEADER,
         ).name
-    sent = runtime.current().signals.send(request.named, request.beside, body.data, key=key)
+    sent = runtime.current().signals.send(request.named, request.second_named, body.data, key=key)
     return Reply(
         {
             "job_id": request.named,
-            "name": request.beside,
+            "name": request.second_named,
             "sent_at": times.format_ms(sent.outcome.stored_ms),
             "woken": sent.woken,
         },

@@ -193,6 +193,7 @@ BAD_STEPS: list[tuple[Any, int]] = [
     ({"steps": [{**STEP, "started_at": "yesterday"}]}, 400),
     ({"steps": [{**STEP, "duration_ms": -1}]}, 400), ({"steps": [{**STEP, "resul": 1}]}, 400),
     ({"steps": [STEP], "version": -1}, 400), ({"steps": [STEP], "version": "2"}, 400),
+    ({"steps": [STEP], "versoin": 2}, 400),
     ({"steps": [{**STEP, "result": "x" * 262_143}]}, 413),
     ({"steps": [STEP], "lease_token": "0" * 8}, 409), ({"steps": [STEP], "lease_token": None}, 422),
     ('{"steps": [{"name": "a", "save": "s", "result": NaN}]}', 400),
@@ -313,6 +314,7 @@ def test_signals_by_http(api: Api) -> None:
     assert api.post(f"{path}/empty").status == 202
     for name in ("a|b", "..", "x" * 65, "a/b"):
         assert api.post(f"{path}/{name}", {}).status in (400, 404)
+    assert api.post(f"{path}/big", {"datta": 1}).status == 400
     assert api.post(f"{path}/big", {"data": "x" * 65_535}).status == 413
     assert api.post(f"{path}/big", {"data": "x" * 65_534}).status == 202
     assert api.post(f"{BASE}/jobs/{ID}/signals/ok", {}).status == 404

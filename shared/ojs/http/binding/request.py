@@ -142,7 +142,7 @@ class Request:
         return len((self.raw_body or "").encode("utf-8", "surrogatepass"))
 
     @property
-    def beside(self) -> str:
+    def second_named(self) -> str:
         """The second parameter in the path. Reading it raises InvalidRequest if it is malformed."""
         _, parameter = PARAMETER.findall(self.operation.path)
         pattern = STEP_NAME if parameter == "step" else NAME

@@ -131,7 +131,8 @@ class Steps:
             if job.state in (State.ACTIVE, State.COMPLETED):
                 expected = [each for each in State if each not in (State.ACTIVE, State.COMPLETED)]
                 raise Conflict(
-                    f"Can't delete a step of a job in state '{job.state}'.",
+                    f"Can't delete a step of a job in state '{job.state}'. The state must not be "
+                    "'active' or 'completed'.",
                     current_state=job.state,
                     expected_states=expected,
                     details={"job_id": job_id},
