@@ -262,19 +262,23 @@ def test_a_worker_and_its_producer(ojs_server: OjsServer, tmp_path: Path) -> Non
     with subprocess.Popen(
         [sys.executable, "jobs.py"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
     ) as worker:
-        produced = subprocess.run(
-            [sys.executable, "producer.py"], cwd=tmp_path, env=env, capture_output=True, text=True,
-            timeout=60, check=False,
-        )  # fmt: skip
-        (wrong,) = [job for job in ojs_server.enqueued("mail.send") if job.args[0] == "nobody"]
-        until(lambda: ojs_server.client.get_job(wrong.id).final)
-        worker.send_signal(signal.SIGTERM)
+        try:
+            produced = subprocess.run(
+                [sys.executable, "producer.py"], cwd=tmp_path, env=env, capture_output=True,
+                text=True, timeout=60, check=False,
+            )  # fmt: skip
+            # A list doesn't show a job that changes its state meanwhile.
+            until(lambda: ojs_server.enqueued("mail.send", state="discarded"))
+            (wrong,) = ojs_server.enqueued("mail.send", state="discarded")
+        finally:
+            worker.send_signal(signal.SIGTERM)
         printed, _ = worker.communicate(timeout=60)
     assert produced.stderr == ""
     (expected,) = re.findall(r"^```console\n(.*?)^```$", WRITE_A_WORKER, re.MULTILINE | re.DOTALL)
     assert produced.stdout == expected
     assert "mail.send ['ada@example.org', 'welcome']" in printed
     assert worker.returncode == 0
+    assert wrong.args[0] == "nobody"
     assert (ojs_server.client.get_job(wrong.id).error or {})["code"] == "bad_address"
 
 

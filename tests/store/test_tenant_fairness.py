@@ -19,7 +19,7 @@ from ojs.store.derived import statistics as stats_store
 from ojs.store.jobs.fair_queue import FRONT, FairLine, TenantFinishTags
 from tests.store.doubles import Meddled
 from tests.store.faults import Died, attempt, drain, faults, orphans
-from tests.store.spending import RETRY, incompressible, spending, warm
+from tests.store.spending import RETRY, incompressible, spending, stage_once, warm
 from tests.store.tenants import (
     QUEUE,
     WAYS,
@@ -534,6 +534,7 @@ def test_fetch_and_ack_cost_what_they_do_elsewhere(exact: World) -> None:
 
 def test_a_batch_costs_one_write_more_for_each_tenant(exact: World) -> None:
     warm(exact)
+    stage_once(exact)
     batch = [one("abcd"[n % 4]) for n in range(40)]
     with spending(exact) as plain:
         exact.run.enqueue.push_batch(batch)

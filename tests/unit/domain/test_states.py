@@ -19,6 +19,9 @@ EDGES = {
     ("active", "fail", "retryable"),
     ("active", "fail", "discarded"),
     ("active", "requeue", "available"),
+    # Durable code: an attempt ends to wait, or its wait has ended already.
+    ("active", "suspend", "scheduled"),
+    ("active", "suspend", "available"),
     # Requirements section 12: the late word of a worker whose job nobody was given since.
     ("available", "resume", "active"),
     ("active", "stall", "available"),

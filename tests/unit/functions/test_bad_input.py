@@ -42,7 +42,13 @@ BODIES = pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: o
 
 
 def path_of(operation: Operation) -> str:
-    return operation.path.replace(f"{{{operation.path_parameter}}}", NAMES[operation.subject])
+    path = operation.path.replace(f"{{{operation.path_parameter}}}", NAMES[operation.subject])
+    return _with_name(path)
+
+
+def _with_name(path: str) -> str:
+    """The path with a name for its second parameter."""
+    return path.replace("{step}", "a").replace("{signal}", "a")
 
 
 def send(api: Api, operation: Operation, raw: str | bytes, **more: Any) -> Reply:
@@ -185,7 +191,7 @@ def aimed(operation: Operation, dead: str, waiting: str) -> tuple[str, dict[str,
     if operation.id == "workflow_results":
         query = {"step": "1"}
     path = operation.path.replace("{id}", job_id) if operation.subject == "job" else None
-    return path or path_of(operation), query
+    return _with_name(path or path_of(operation)), query
 
 
 @pytest.mark.parametrize(
