@@ -211,7 +211,9 @@ def test_a_server_that_hangs_does_not_hold_up_the_end(stub: StubServer) -> None:
     go_on = threading.Event()
 
     def hangs(request: httpx.Request) -> httpx.Response:
-        go_on.wait(90)
+        # As a socket does: the deregistration gives up after its own timeout.
+        if not go_on.wait(request.extensions["timeout"]["read"]):
+            raise httpx.ReadTimeout("timed out", request=request)
         return stub(request)
 
     with working(worker, stub) as thread:

@@ -103,9 +103,11 @@ class WebSocket:
         return json.loads(self.text())
 
     def ask(self, message: Any) -> Any:
-        """Send a message; the next one that comes."""
+        """Send a message; its answer. Events that come before it are dropped."""
         self.send(message)
-        return self.message()
+        while (answer := self.message()).get("type") == "event":
+            pass
+        return answer
 
     def closed(self) -> int:
         """Answer the server's close frame, which comes next; its code."""
