@@ -468,19 +468,20 @@ def send_signal(request: Request) -> Reply:
     body = request.parsed(SignalRequest)
     key = request.headers.get(idempotency.HEADER.lower())
     if key is not None:
-        key = IdempotencyKey.of(
+        sent_before = IdempotencyKey.of(
             key,
             caller=request.principal,
             operation=request.operation.id,
             body={"data": body.data},
             field=idempotency.HEADER,
-        ).name
+        )
+        key = sent_before.name + sent_before.request.hex()
     sent = runtime.current().signals.send(request.named, request.second_named, body.data, key=key)
     return Reply(
         {
             "job_id": request.named,
             "name": request.second_named,
-            "sent_at": times.format_ms(sent.outcome.stored_ms),
+            "sent_at": times.format_ms(sent.stored_ms),
             "woken": sent.woken,
         },
         202,

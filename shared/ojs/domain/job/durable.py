@@ -141,14 +141,13 @@ class Suspension:
         """When the first of the waits ends without a signal (ms since the epoch)."""
         return min(wait.until_ms for wait in self.waits)
 
-    def without(self, kind: str, name: str) -> Suspension | None:
-        """Return what the job still waits for after an outcome, or None if it continues.
+    def includes(self, kind: str, name: str) -> bool:
+        """Return whether the job waits for this outcome."""
+        return any((wait.kind, wait.name) == (kind, name) for wait in self.waits)
 
-        Raises KeyError if it doesn't wait for this outcome.
-        """
+    def without(self, kind: str, name: str) -> Suspension | None:
+        """Return what the job still waits for after an outcome, or None if it continues."""
         left = tuple(wait for wait in self.waits if (wait.kind, wait.name) != (kind, name))
-        if len(left) == len(self.waits):
-            raise KeyError(name)
         return Suspension(left, all=True) if self.all and left else None
 
 
@@ -220,6 +219,7 @@ class DurableOutcome:
     """The outcome of a step, a signal, or a child job. Times in milliseconds.
 
     `save` identifies the request that stored it. `value` is the result, or the error if not `ok`.
+    `woken` is whether it made the job available.
     """
 
     name: str
@@ -231,3 +231,4 @@ class DurableOutcome:
     started_ms: int | None = None
     duration_ms: int | None = None
     stored_ms: int = 0
+    woken: bool = False

@@ -27,6 +27,8 @@ def suspension(raw: object, *, now_ms: int) -> Suspension:
     """
     if not isinstance(raw, Mapping):
         raise InvalidRequest("suspend", "must be an object with waits", value=raw)
+    if unknown := sorted(raw.keys() - {"mode", "waits"}):
+        raise InvalidRequest(f"suspend.{unknown[0][:100]}", "is not a known field")
     mode, waits = raw.get("mode", "any"), raw.get("waits")
     if mode not in MODES:
         raise InvalidRequest("suspend.mode", f"must be {any_of(MODES)}", value=mode)

@@ -99,4 +99,4 @@ class Checkpoints:
         job = self._jobs.read_record(job_id)
         if job is None or job.gone(self._clock.now_ms()):
             raise NotFound("job", job_id)
-        self._checkpoints.remove(job)
+        self._checkpoints.clear(job, now_ms=self._clock.now_ms())

@@ -170,13 +170,18 @@ class JobReader:
             return list(jobs)
         return [one for job in jobs for one in self.with_contents([job], unreadable)]
 
-    def with_checkpoints(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the same jobs with their checkpoints. Makes one call if a job can have one."""
+    def with_checkpoints(
+        self, jobs: Sequence[Job], unreadable: Unreadable | None = None
+    ) -> list[Job]:
+        """Return the same jobs with their checkpoints. Makes one call if a job can have one.
+
+        `unreadable` is as for `CheckpointStore.loaded`.
+        """
         if not any(job.durable.resumable for job in jobs):
             return list(jobs)
         from ojs.store.jobs.checkpoints import CheckpointStore
 
-        return CheckpointStore(self._table, self._payloads).loaded(jobs)
+        return CheckpointStore(self._table, self._payloads).loaded(jobs, unreadable)
 
     def with_sent(self, jobs: Sequence[Job]) -> list[Job]:
         """Return the same jobs with their contents as sent by the client, if offloaded to the
