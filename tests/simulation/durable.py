@@ -32,8 +32,10 @@ _JOB, _OF_STEP = keys.job(""), keys.step(0, "", "")[:-1]
 class Resumption:
     """What is promised of durable code, watched at every write."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, most: int = MOST) -> None:
+        """`most` attempts count of each job."""
         self.world = world
+        self.most = most
         # By job and name: the first outcome that anybody was told of.
         self.told: dict[tuple[str, str, str], Any] = {}
         # By job: the names of the children that it was told of, and the latest checkpoint.
@@ -85,9 +87,9 @@ class Resumption:
     def _record(self, pk: str, before: Item, after: Item) -> None:
         was, now = before["state"]["S"], after["state"]["S"]
         tried = _number(before, "attempt") - _number(before, "fg")
-        if was == State.ACTIVE.value and now == State.RETRYABLE.value and tried >= MOST:
+        if was == State.ACTIVE.value and now == State.RETRYABLE.value and tried >= self.most:
             raise broken("attempts count from the last step", job=pk, tried=tried)
-        if was == State.ACTIVE.value and now == State.DISCARDED.value and tried < MOST:
+        if was == State.ACTIVE.value and now == State.DISCARDED.value and tried < self.most:
             raise broken("a step forgives earlier attempts", job=pk, tried=tried)
         waits = _waits(before)
         if not waits or now in (State.SCHEDULED.value, State.CANCELLED.value):
@@ -275,6 +277,18 @@ class DurableWorker(Worker):
         else:
             self.chance.choice(acts)()
 
+    def stalls(self) -> None:
+        """Until its leases have ended."""
+        self.world.pass_time(2_001)
+
+    def saves(self) -> None:
+        """It works under a short lease, and does not see when it ends."""
+        if len(self.held) < 2:
+            self.fetch(2, 2_000)
+        acts: Acts = [self.save, self.save, self.save, self.clear, self.nack, self.hand_back]
+        acts += [self.stalls]
+        self.chance.choice(acts)()
+
 
 class Signaller(Actor):
     """Sends signals, again where it had no answer."""
@@ -335,3 +349,15 @@ def durable(world: World) -> list[Acts]:
         [stream.does(stream.read) for _ in range(3)],
         [hand.does(act) for act in some(world.chance, acts, 8)],
     ]
+
+
+def checkpoints(world: World) -> list[Acts]:
+    """Jobs of which several workers save checkpoints, some after their leases have ended."""
+    kept = Resumption(world, most=20)
+    producer, hand = Producer(world, "p"), Operator(world, "o")
+    for _ in range(2):
+        producer.push(retry={**RETRY, "max_attempts": 20}, large=False)
+    workers = [DurableWorker(world, name, kept) for name in ("w1", "w2", "w3")]
+    made: list[Acts] = [[each.does(each.saves) for _ in range(12)] for each in workers]
+    acts: Acts = [partial(hand.wait, 2_001), hand.sweep, hand.look]
+    return [*made, [hand.does(act) for act in some(world.chance, acts, 8)]]
