@@ -10,14 +10,13 @@ import pytest
 from ojs.domain.errors import Conflict, Duplicate, InvalidRequest, NotFound
 from ojs.domain.job import envelope
 from ojs.domain.job.durable import (
-    DurableOutcome,
     LeaseTokenRequired,
-    OutcomeKind,
     TooManySteps,
     WaitingForSignal,
 )
 from ojs.store.table import keys
 from tests.store.conftest import WORKER
+from tests.store.durable_jobs import active, done, save, signal, sleep, stored, suspend, token
 from tests.store.faults import attempt, faults
 from tests.store.slow import Slow
 from tests.store.spending import incompressible, spending, warm
@@ -25,53 +24,10 @@ from tests.store.spending import incompressible, spending, warm
 if TYPE_CHECKING:
     from ojs.domain.job.job import Job
     from ojs.runtime import Runtime
-    from ojs.services.jobs.steps import SavedSteps
     from tests.store.conftest import World
 
 DAY = 86_400_000
 RETRY = {"max_attempts": 2, "initial_interval": "PT1S"}
-
-
-def active(world: World, worker: str = "w", **options: Any) -> Job:
-    world.push(**options)
-    (job,) = world.fetch(worker=worker)
-    return job
-
-
-def token(job: Job) -> str:
-    assert job.lease is not None
-    return job.lease.token
-
-
-def done(name: str, value: Any = None, save: str = "s1", **more: Any) -> DurableOutcome:
-    return DurableOutcome(
-        name, OutcomeKind(more.pop("kind", "step")), more.pop("ok", True), value, save, **more
-    )
-
-
-def save(
-    world: World, job: Job, *outcomes: DurableOutcome, run: Runtime | None = None
-) -> SavedSteps:
-    return (run or world.run).steps.save(job.id, outcomes, lease_token=token(job))
-
-
-def stored(world: World, job: Job) -> dict[str, Any]:
-    _, page = world.run.steps.page(job.id)
-    return {one.name: one.value for one in page.outcomes}
-
-
-def suspend(world: World, job: Job, *waits: dict[str, str], run: Runtime | None = None) -> Job:
-    told = {"waits": list(waits)}
-    found = (run or world.run).finish
-    return found.nack(job.id, error=None, lease_token=token(job), suspend=told)
-
-
-def sleep(name: str = "nap", length: str = "P3D") -> dict[str, str]:
-    return {"kind": "sleep", "name": name, "for": length}
-
-
-def signal(name: str = "ok", length: str = "P7D") -> dict[str, str]:
-    return {"kind": "signal", "name": name, "for": length}
 
 
 # --- steps ----------------------------------------------------------------------------------------

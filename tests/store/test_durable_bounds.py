@@ -9,10 +9,9 @@ import pytest
 
 from ojs.domain import times
 from ojs.domain.job import envelope
+from tests.store.durable_jobs import answer, done, save, sent, signal, suspend
 from tests.store.pushing import Pushing
 from tests.store.spending import Spent, spending, warm
-from tests.store.test_durable import done, save, signal, suspend
-from tests.store.test_durable_pushed import answer, sent
 
 if TYPE_CHECKING:
     from tests.store.conftest import World

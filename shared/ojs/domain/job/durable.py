@@ -22,6 +22,12 @@ NAME_RULE = (
 MAX_RESULT_BYTES = 262_144
 MAX_STEPS, MAX_STEP_BYTES = 1_000, 8 * 1_048_576
 MAX_SIGNALS = 100
+# The error of an attempt that suspends itself without progress since the last time.
+NO_PROGRESS: Mapping[str, Any] = {
+    "code": "no_progress",
+    "type": "no_progress",
+    "message": "The job was suspended for time twice without storing a step in between.",
+}
 
 
 class OutcomeKind(StrEnum):
@@ -140,6 +146,11 @@ class Suspension:
     def until_ms(self) -> int:
         """When the first of the waits ends without a signal (ms since the epoch)."""
         return min(wait.until_ms for wait in self.waits)
+
+    @property
+    def stops(self) -> bool:
+        """Whether the code has stopped for time only, to continue at once."""
+        return any(wait.kind == "time" for wait in self.waits)
 
     def includes(self, kind: str, name: str) -> bool:
         """Return whether the job waits for this outcome."""
