@@ -240,6 +240,10 @@ def test_dying_at_each_call(exact: World) -> None:
         assert found in {("before", 1), ("x", 2), ("x", 3), ("x", 4)}
         assert exact.run.checkpoints.save(job.id, "after", worker_id="w").sequence > found[1]
         assert state_of(exact, job)[0] == "after"
+        attempt(partial(run.checkpoints.delete, job.id))
+        assert (state_of(exact, job) or ("after",))[0] == "after"
+        exact.run.checkpoints.delete(job.id)
+        assert state_of(exact, job) is None
         attempt(partial(run.finish.ack, job.id, worker_id="w"))
         exact.run.finish.ack(job.id, worker_id="w")
         assert state_of(exact, job) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -608,6 +609,19 @@ def test_a_cancelled_or_new_parent_is_left_alone(world: World) -> None:
     (child,) = world.fetch("children")
     world.run.finish.ack(child.id)
     assert stored(world, job) == {}
+
+
+def test_dying_at_the_start_of_a_child(exact: World) -> None:
+    """Whoever asks again starts it once."""
+    for run, _ in faults(exact):
+        job = active(exact)
+        attempt(partial(start, exact, child_of(job), run=run))
+        with suppress(Duplicate):
+            start(exact, child_of(job))
+        (child,) = exact.fetch("children", 2)
+        exact.run.finish.ack(child.id, result=1)
+        assert stored(exact, job) == {"ship": 1}
+        exact.run.finish.ack(job.id)
 
 
 def test_dying_at_the_end_of_a_child(exact: World) -> None:
