@@ -1,0 +1,151 @@
+"""Durable code on a server: steps, sleeps, signals, child jobs, and checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from ojs_aws import (
+    AsyncJobContext,
+    Duplicate,
+    JobContext,
+    JobFailed,
+    Jobs,
+    Retry,
+    StepFailed,
+    Unique,
+    Worker,
+    group,
+)
+from ojs_aws.testing.server import OjsServer, Performed
+
+pytestmark = pytest.mark.e2e
+
+QUICK = Retry(max_attempts=3, initial_interval="PT1S", jitter=False)
+
+
+@dataclass
+class Order:
+    id: int
+
+
+@dataclass
+class Receipt:
+    charge: str
+    approved: bool
+
+
+class Calls(list[Any]):
+    """What the steps did, in order."""
+
+    def note(self, what: str) -> str:
+        self.append(what)
+        return what
+
+
+calls = Calls()
+failing: set[str] = set()
+
+
+@pytest.fixture(autouse=True)
+def nothing_called() -> None:
+    calls.clear()
+    failing.clear()
+
+
+def act(what: str) -> str:
+    calls.note(what)
+    if what in failing:
+        raise ConnectionError(what)
+    return what
+
+
+async def aact(what: str) -> str:
+    return act(what)
+
+
+jobs = Jobs(queue="orders", retry=QUICK)
+worker = Worker(queues=["orders"])
+worker.include(jobs)
+
+
+@jobs.job("ship")
+def ship(order_id: int) -> Order:
+    if order_id < 0:
+        raise JobFailed("no such order", code="unknown_order", retryable=False)
+    return Order(order_id * 2)
+
+
+def pay(order: Order, key: str) -> str:
+    calls.append(key)
+    return f"charge of {order.id}"
+
+
+@jobs.job("order.place", version=2)
+async def place(job: AsyncJobContext, order: Order) -> Receipt:
+    charge = await job.step("charge", pay, order, job.idempotency_key("charge"))
+    await asyncio.gather(job.step("reserve", act, "reserve"), job.step("mail", aact, "mail"))
+    await job.sleep("P3D", name="cool-off")
+    answer = await job.wait_for("approved", timeout="P7D")
+    try:
+        shipped = await job.run(ship.job(order.id), name="ship")
+        calls.append(shipped)
+    except StepFailed as failed:
+        await job.step("refund", act, f"refund {charge}: {failed.error['code']}")
+    return Receipt(charge=charge, approved=answer is not None)
+
+
+@jobs.job("order.place.plain", version=2)
+def place_plain(job: JobContext, order: Order) -> Receipt:
+    charge = job.step("charge", pay, order, job.idempotency_key("charge"))
+    job.step("reserve", act, "reserve")
+    job.step("mail", act, "mail")
+    job.sleep(timedelta(days=3), name="cool-off")
+    answer = job.wait_for("approved", timeout="P7D")
+    try:
+        shipped = job.run(ship.job(order.id), name="ship")
+        calls.append(shipped)
+    except StepFailed as failed:
+        job.step("refund", act, f"refund {charge}: {failed.error['code']}")
+    return Receipt(charge=charge, approved=answer is not None)
+
+
+def states(ran: list[Performed]) -> list[str]:
+    return [each.state for each in ran]
+
+
+@pytest.mark.parametrize("job", [place, place_plain])
+@pytest.mark.parametrize("number", [1, -1])
+@pytest.mark.parametrize("signalled", [True, False])
+def test_an_order(ojs_server: OjsServer, job: Any, number: int, signalled: bool) -> None:
+    handle = job.enqueue(Order(number))
+    (slept,) = ojs_server.drain(worker)
+    assert (slept.ok, slept.state, slept.error) == (False, "suspended", None)
+    stored = ojs_server.client.get_job(handle.id)
+    assert (stored.state, stored.attempt) == ("scheduled", 0)
+    assert [each["name"] for each in stored.raw["waiting"]] == ["cool-off"]
+    assert set(ojs_server.steps(handle)) == {"charge", "reserve", "mail"}
+    ojs_server.advance(days=2)
+    assert ojs_server.drain(worker) == []
+    ojs_server.advance(days=1, seconds=1)
+    assert states(ojs_server.drain(worker)) == ["suspended"]
+    if signalled:
+        assert ojs_server.signal(handle, "approved", {"by": "ada"}) is True
+    else:
+        ojs_server.advance(days=8)
+    ran = ojs_server.drain(worker)
+    assert states(ran) == ["suspended", "completed" if number > 0 else "failed", "completed"]
+    assert ran[-1].result == {"charge": f"charge of {number}", "approved": signalled}
+    end = Order(2) if number > 0 else "refund charge of -1: unknown_order"
+    assert sorted(calls[1:3]) == ["mail", "reserve"]
+    assert [calls[0], *calls[3:]] == [f"{handle.id}/0/charge", end]
+    shown = ojs_server.client.get_job(handle.id).raw["durable"]
+    assert (shown["version"], shown["epoch"]) == (2, 0)
+    assert ojs_server.steps(handle)["approved"]["status"] == (
+        "completed" if signalled else "failed"
+    )
