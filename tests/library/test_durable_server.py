@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from ojs_aws import (
     AsyncJobContext,
-    Duplicate,
     JobContext,
     JobFailed,
     Jobs,
     Retry,
     StepFailed,
-    Unique,
     Worker,
-    group,
 )
 from ojs_aws.testing.server import OjsServer, Performed
 

@@ -301,6 +301,30 @@ class JobType(Generic[P, R]):
             raise TypeError(f"{self.name}.job(): a step can't have the option {min(request)!r}")
         return JobCall(self, JobRequest(**fields))
 
+    def try_out(
+        self, *args: Any, steps: Mapping[str, Any] | None = None,
+        signals: Mapping[str, Any] | None = None, **kwargs: Any,
+    ) -> R:  # fmt: skip
+        """Run the durable function without a server, for a unit test. Sleeps take no time.
+
+        Args:
+            *args: Arguments of the function, without its context.
+            steps: Results of steps and child jobs by name, or the exceptions that they fail with.
+                Other steps run.
+            signals: Data of signals by name. The wait for another one returns None.
+            **kwargs: Arguments by name, and resources.
+
+        Returns:
+            What the function returned.
+
+        Raises:
+            StepFailed: A step failed, and the function doesn't catch it.
+            LookupError: The result of a child job is missing in `steps`.
+        """
+        from ojs_aws.typed.trial import try_out
+
+        return try_out(self, args, kwargs, steps or {}, signals or {})
+
     def read_result(self, value: Any) -> R:
         """Convert a result from JSON. Raises ValueError if it doesn't fit the annotation."""
         result: R = self.signature.result(value, out=False)

@@ -100,6 +100,8 @@ class Jobs(Registry):
         if callable(name):
             raise TypeError("job() needs parentheses: write @worker.job() above the function")
         own = checked(f"job({name!r})", options, DeclaredOptions)
+        if own.get("version", 1) < 1:
+            raise TypeError(f"job({name!r}): version must be 1 or more, but is {own['version']}")
         return Declaration(self, name, {**self._options, **own})
 
     def use(self, clients: Clients) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from ojs_aws.client.job import Job
 
 if TYPE_CHECKING:
-    from ojs_aws.client.blocking import Client
     from ojs_aws.typed.clients import Clients
     from ojs_aws.typed.job_type import JobCall
     from ojs_aws.typed.parents import Parents
@@ -73,8 +72,8 @@ class JobContext:
 
     # Clients of the job's type. None: those of the environment.
     clients: Clients | None = None
-    # Returns what sends the requests of durable code. None: `clients`.
-    server: Callable[[], Client | Clients | None] | None = None
+    # Returns the clients of durable code. None: `clients`.
+    server: Callable[[], Clients | None] | None = None
     # Version of the handler's code, and when no step starts any more (monotonic time in s).
     code_version = 1
     start_until: float | None = None

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_type_hints
 from uuid import uuid4
 from weakref import WeakSet
 
-from ojs_aws.client.blocking import Client
 from ojs_aws.client.call import Answer, Call, Misconfigured, json_object, place, to_json
 from ojs_aws.client.job import FINAL_STATES
 from ojs_aws.client.operations import moment
@@ -206,11 +205,8 @@ class Durable:
 
     def _server(self) -> Clients:
         if self._clients is None:
-            made = self.context.server and self.context.server()
-            if isinstance(made, Client):
-                client, made = made, Clients()
-                made.bind(client)
-            self._clients = Clients.override or made or self.context.clients or DEFAULT
+            given = self.context.server and self.context.server()
+            self._clients = Clients.override or given or self.context.clients or DEFAULT
         return self._clients
 
     async def _ask(self, aio: bool, call: Call[T]) -> T:
@@ -517,13 +513,16 @@ class Durable:
             await self._wait(aio, "sleep", self._named(name), {"for": iso_duration(found)})
             return
         with self._call():
-            if aio:
-                import asyncio
+            await self._pause(aio, found.total_seconds())
 
-                await asyncio.sleep(found.total_seconds())
-                self.context.check()
-            else:
-                JobContext.sleep(self.context, found.total_seconds())
+    async def _pause(self, aio: bool, seconds: float) -> None:
+        if aio:
+            import asyncio
+
+            await asyncio.sleep(seconds)
+            self.context.check()
+        else:
+            JobContext.sleep(self.context, seconds)
 
     async def sleep_until(self, aio: bool, at: str | datetime, name: str) -> None:
         """Suspend the job until a time."""

@@ -370,8 +370,8 @@ class Worker:
         """
         context = job if isinstance(job, JobContext) else JobContext(job)
         kind = context.job.type
-        # Its connections outlive the event loop of one job.
-        context.server = lambda: self.server
+        # This client outlives the event loop of one job.
+        context.server = lambda: self._of_durable_code(self.server) if self.server else None
         if self.handlers.of(kind) is None:
             return failure("no_handler", f"The worker has no handler for job type {kind}.")
         self.handlers.prepare()
@@ -404,14 +404,14 @@ class Worker:
             running.cancel()
         return await running
 
-    def _of_durable_code(self) -> Clients:
+    def _of_durable_code(self, client: Client | None = None) -> Clients:
         """Return the clients of durable code, whatever `bind` has set."""
         if self._durable is None:
             from ojs_aws.typed.clients import Clients
 
             self._durable = Clients(self._url, self._key)
-            if self._client is not None:
-                self._durable.bind(self._client)
+            if bound := client or self._client:
+                self._durable.bind(bound)
         return self._durable
 
     @property

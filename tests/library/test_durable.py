@@ -1,0 +1,321 @@
+"""Durable code of handlers: faults at each request, ends of attempts, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from ojs_aws import (
+    AsyncJobContext,
+    Job,
+    JobContext,
+    JobFailed,
+    Jobs,
+    JobSuspended,
+    Retry,
+    Signal,
+    StepFailed,
+    StepInterrupted,
+    StepNameReused,
+    Unique,
+    Worker,
+    group,
+)
+from ojs_aws.worker import durable
+from tests.library.in_process import BASE, FAULTS, Server
+from tests.unit.functions.client import Api
+from tests.unit.functions.conftest import api, make_runtime
+
+__all__ = ["api", "make_runtime"]
+
+RETRY = Retry(max_attempts=3, initial_interval="PT0.1S", jitter=False)
+jobs = Jobs(queue="q", retry=RETRY)
+ran: Counter[str] = Counter()
+keys: list[str] = []
+
+
+@pytest.fixture
+def server(api: Api, monkeypatch: pytest.MonkeyPatch) -> Server:  # noqa: F811
+    ran.clear()
+    keys.clear()
+    monkeypatch.setattr(durable, "_supported", set())
+    return Server(api)
+
+
+def worker_of(server: Server, *handlers: tuple[str, Callable[..., Any]]) -> Worker:
+    worker = Worker(queues=["q"], client=server.client)
+    worker.include(jobs)
+    for kind, handler in handlers:
+        worker.handler(kind)(handler)
+    return worker
+
+
+def act(name: str, value: Any = None) -> Any:
+    ran[name] += 1
+    return value if value is not None else f"{name} done"
+
+
+def fail(name: str, error: Exception) -> Any:
+    ran[name] += 1
+    raise error
+
+
+async def aact(name: str) -> str:
+    await asyncio.sleep(0)
+    return str(act(name))
+
+
+@jobs.job("child")
+def child(number: int) -> int:
+    ran[f"child {number}"] += 1
+    if number < 0:
+        raise JobFailed("negative", code="negative", retryable=False, details={"n": number})
+    return number * 2
+
+
+@jobs.job("whole")
+def whole(job: JobContext) -> list[Any]:
+    keys.append(job.idempotency_key("a"))
+    found = [job.step("a", act, "a"), job.step("b", act, "b", key="1")]
+    job.sleep("P1D")
+    signal = job.wait_for("go", timeout="P1D")
+    found += [signal and signal.data, job.run(child.job(1), name="one")]
+    return [*found, *job.gather(child.job(2), child.job(3), name="more")]
+
+
+@jobs.job("whole.async")
+async def awhole(job: AsyncJobContext) -> list[Any]:
+    keys.append(job.idempotency_key("a"))
+    a, b, _ = await asyncio.gather(
+        job.step("a", act, "a"), job.step("b", aact, "b", key="1"), job.sleep("P1D")
+    )
+    signal = await job.wait_for("go", timeout="P1D")
+    one = job.run(child.job(1), name="one")
+    ones = await asyncio.gather(one, job.gather(child.job(2), child.job(3), name="more"))
+    return [a, b, signal and signal.data, ones[0], *ones[1]]
+
+
+DONE = ["a done", "b done", {"by": "ada"}, 2, 4, 6]
+
+
+@pytest.mark.parametrize("fault", [None, *FAULTS])
+@pytest.mark.parametrize("kind", ["whole", "whole.async"])
+def test_a_fault_at_each_request(server: Server, kind: str, fault: str | None) -> None:
+    """The outcome is the same, and what is stored did not run again."""
+    worker = worker_of(server)
+    for at in range(100):
+        durable._supported.clear()
+        ran.clear()
+        keys.clear()
+        server.asked.clear()
+        server.faults = {at: fault} if fault else {}
+        job_id = server.push(kind, retry={"max_attempts": 20})
+        done = server.finish(worker, job_id, {"go": {"by": "ada"}})
+        assert (done["state"], done["result"]) == ("completed", DONE), (at, server.paths())
+        assert set(server.steps(job_id)) == {"a", "b/1", "go", "one", "more/0", "more/1"}
+        # Only what ran when the process crashed, or what a crash left unstored, ran again.
+        twice = {name: n for name, n in ran.items() if n > 1}
+        crashed = fault is not None and fault.startswith("crash")
+        assert sum(n - 1 for n in twice.values()) <= (2 if crashed else 0), (at, ran)
+        assert not [name for name in twice if name.startswith("child")]
+        assert set(keys) == {f"{job_id}/0/a"}
+        if fault is None or len(server.asked) <= at:
+            break
+    assert fault is None or at > 7
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+def test_the_requests_of_a_job(server: Server) -> None:
+    """The manifest once in a process, the stored outcomes once in an attempt."""
+
+    def handle(job: JobContext) -> None:
+        job.step("a", act, "a")
+        job.sleep("P1D")
+        job.step("b", act, "b")
+
+    def plain(_job: JobContext) -> None:
+        pass
+
+    worker = worker_of(server, ("t", handle), ("plain", plain))
+    server.push("plain")
+    assert server.attempt(worker).how == "acks"
+    assert server.paths() == []
+    save, load = "POST jobs/ID/steps", "GET jobs/ID/steps"
+    for expected in (["GET /ojs/manifest", save, load, save], [save, load, save]):
+        server.asked.clear()
+        job_id = server.push("t")
+        assert "suspend" in server.attempt(worker).entry
+        server.later(days=1)
+        assert server.attempt(worker).how == "acks"
+        assert server.paths() == expected
+        assert server.job(job_id)["durable"]["steps"] == 3
+
+
+def test_outcomes_of_parallel_steps_are_sent_together(server: Server) -> None:
+    async def handle(job: AsyncJobContext) -> list[Any]:
+        return await asyncio.gather(*(job.step("s", aact, f"s{n}", key=str(n)) for n in range(30)))
+
+    worker = worker_of(server, ("t", handle))
+    server.push("t")
+    ending = server.attempt(worker)
+    assert ending.entry["result"] == [f"s{n} done" for n in range(30)]
+    # The first one alone, and those that came meanwhile, up to 25.
+    assert server.paths().count("POST jobs/ID/steps") == 3
+    assert sum(ran.values()) == 30
+
+
+def test_outcomes_have_several_pages(server: Server) -> None:
+    big = "x" * 200_000
+
+    def handle(job: JobContext) -> int:
+        found = [job.step("s", act, f"s{n}", big, key=str(n)) for n in range(8)]
+        job.sleep("P1D")
+        return sum(map(len, found))
+
+    worker = worker_of(server, ("t", handle))
+    job_id = server.push("t")
+    assert server.finish(worker, job_id)["result"] == 1_600_000
+    assert server.paths().count("GET jobs/ID/steps") == 2
+    assert set(ran.values()) == {1}
+
+
+def test_without_a_url_the_job_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OJS_URL", raising=False)
+    worker = Worker(queues=["q"])
+    worker.handler("t")(lambda job: job.step("a", act, "a"))
+    error = worker.perform(Job("j", "t", lease_token="x")).entry["error"]
+    assert (error["code"], error["retryable"]) == ("no_server", False)
+    assert "OJS_URL" in error["message"]
+
+
+def test_a_server_that_has_no_durable_code(server: Server) -> None:
+    worker = worker_of(server, ("t", lambda job: job.step("a", act, "a")))
+    monkey = durable.EXTENSION
+    durable.EXTENSION = "urn:ojs-aws:ext:other"
+    try:
+        server.push("t")
+        error = server.attempt(worker).entry["error"]
+    finally:
+        durable.EXTENSION = monkey
+    assert (error["code"], error["retryable"]) == ("durable_unsupported", False)
+    assert ran == {}
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+class Declined(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "code"),
+    [
+        (Declined("no"), {"final": Declined}, "handler_error"),
+        (Declined("no"), {"final": (KeyError, Declined)}, "handler_error"),
+        (JobFailed("no", code="declined", retryable=False), {}, "declined"),
+        (JobFailed("no", type="card.declined"), {}, "job_failed"),
+    ],
+)
+@pytest.mark.parametrize("caught", [True, False])
+def test_a_final_error_is_stored(
+    server: Server, error: Exception, options: dict[str, Any], code: str, caught: bool
+) -> None:
+    errors: list[Any] = []
+
+    def handle(job: JobContext) -> str:
+        try:
+            job.step("pay", fail, "pay", error, **options)
+        except StepFailed as failed:
+            errors.append(failed)
+            if not caught:
+                raise
+        if len(errors) == 1:
+            raise ConnectionError("after it")
+        return "refunded"
+
+    worker = worker_of(server, ("t", handle))
+    job_id = server.push("t", retry={**RETRY.wire(), "non_retryable_errors": ["card.*"]})
+    done = server.finish(worker, job_id)
+    assert ran["pay"] == 1
+    assert {(each.name, each.error["code"], each.error["message"]) for each in errors} == {
+        ("pay", code, "no")
+    }
+    stored = server.steps(job_id)["pay"]
+    assert (stored["status"], stored["error"]["type"]) == ("failed", errors[0].error["type"])
+    if caught:
+        assert (done["result"], len(errors)) == ("refunded", 2)
+    else:
+        # The attempt would fail again with what is stored.
+        assert (done["state"], done["error"]["code"], len(errors)) == ("discarded", code, 1)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_attempts_count_from_the_last_stored_step(server: Server, asynchronous: bool) -> None:
+    """Two retries before a step, two after it, and the last failure is stored."""
+    seen: list[Any] = []
+
+    def flaky(name: str) -> str:
+        ran[name] += 1
+        if ran[name] < 3 or name == "c":
+            raise ConnectionError(name)
+        return name
+
+    def handle(job: JobContext) -> Any:
+        seen.append(job.attempt)
+        job.step("a", flaky, "a")
+        job.step("b", flaky, "b")
+        try:
+            job.step("c", flaky, "c")
+        except StepFailed as failed:
+            return str(failed)
+        except Exception:  # noqa: BLE001 - a retryable error must not arrive here
+            return "caught"
+
+    async def ahandle(job: AsyncJobContext) -> Any:
+        seen.append(job.attempt)
+        await job.step("a", flaky, "a")
+        await job.step("b", flaky, "b")
+        try:
+            await job.step("c", flaky, "c")
+        except StepFailed as failed:
+            return str(failed)
+        except Exception:  # noqa: BLE001
+            return "caught"
+
+    with_context = Jobs(queue="q", retry=RETRY)
+    chosen = with_context.job("t")(ahandle) if asynchronous else with_context.job("t")(handle)
+    worker = worker_of(server)
+    worker.include(with_context)
+    job_id = server.push(chosen.name, retry=RETRY.wire())
+    done = server.finish(worker, job_id)
+    assert (done["state"], done["result"]) == ("completed", "c: c")
+    # a stored in attempt 3, b in 5 (two failures since), c in 7.
+    assert (ran, seen) == ({"a": 3, "b": 3, "c": 3}, [1, 2, 3, 4, 5, 6, 7])
+    assert done["durable"]["forgiven_attempts"] == 6
+
+
+def test_an_exception_group_of_suspensions(server: Server) -> None:
+    async def handle(job: AsyncJobContext) -> int:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(job.sleep("P1D", name="s"))
+            tasks.create_task(job.step("a", aact, "a"))
+        return 1
+
+    typed = Jobs(queue="q")
+    typed.job("t")(handle)
+    worker = worker_of(server)
+    worker.include(typed)
+    job_id = server.push("t")
+    assert server.finish(worker, job_id)["result"] == 1
+    assert ran == {"a": 1}
