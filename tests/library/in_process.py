@@ -125,7 +125,7 @@ class Server:
                 self.crashed = False
                 ending = worker.perform(job)
                 if self.crashed:
-                    self.later(minutes=10)
+                    self.later(minutes=40)  # until its lease ends
                 else:
                     self.report(job, ending)
         raise AssertionError(f"the job has not finished: {self.job(job_id)}")

@@ -54,7 +54,10 @@ def worker_of(server: Server, *handlers: tuple[str, Callable[..., Any]]) -> Work
     worker = Worker(queues=["q"], client=server.client)
     worker.include(jobs)
     for kind, handler in handlers:
-        worker.handler(kind)(handler)
+        if asyncio.iscoroutinefunction(handler):
+            worker.job(kind, queue="q")(handler)
+        else:
+            worker.handler(kind)(handler)
     return worker
 
 
@@ -169,8 +172,7 @@ def test_outcomes_of_parallel_steps_are_sent_together(server: Server) -> None:
     server.push("t")
     ending = server.attempt(worker)
     assert ending.entry["result"] == [f"s{n} done" for n in range(30)]
-    # The first one alone, and those that came meanwhile, up to 25.
-    assert server.paths().count("POST jobs/ID/steps") == 3
+    assert server.paths().count("POST jobs/ID/steps") == 2  # up to 25 in each
     assert sum(ran.values()) == 30
 
 
@@ -293,11 +295,8 @@ def test_attempts_count_from_the_last_stored_step(server: Server, asynchronous: 
         except Exception:  # noqa: BLE001
             return "caught"
 
-    with_context = Jobs(queue="q", retry=RETRY)
-    chosen = with_context.job("t")(ahandle) if asynchronous else with_context.job("t")(handle)
-    worker = worker_of(server)
-    worker.include(with_context)
-    job_id = server.push(chosen.name, retry=RETRY.wire())
+    worker = worker_of(server, ("t", ahandle if asynchronous else handle))
+    job_id = server.push("t", retry=RETRY.wire())
     done = server.finish(worker, job_id)
     assert (done["state"], done["result"]) == ("completed", "c: c")
     # a stored in attempt 3, b in 5 (two failures since), c in 7.
@@ -312,10 +311,274 @@ def test_an_exception_group_of_suspensions(server: Server) -> None:
             tasks.create_task(job.step("a", aact, "a"))
         return 1
 
-    typed = Jobs(queue="q")
-    typed.job("t")(handle)
-    worker = worker_of(server)
-    worker.include(typed)
+    worker = worker_of(server, ("t", handle))
     job_id = server.push("t")
     assert server.finish(worker, job_id)["result"] == 1
     assert ran == {"a": 1}
+
+
+# --- parallel branches ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["sleep", "step"])
+def test_a_suspension_comes_when_no_step_runs(server: Server, first: str) -> None:
+    """Branches with steps before and after a wait, and groups in groups."""
+    running = {"most": 0, "now": 0}
+
+    async def slow(name: str) -> str:
+        running["now"] += 1
+        running["most"] = max(running["most"], running["now"])
+        await asyncio.sleep(0.02)
+        running["now"] -= 1
+        return str(act(name))
+
+    async def steps(job: AsyncJobContext) -> str:
+        for n in range(3):
+            await job.step("s", slow, f"s{n}", key=str(n))
+        await asyncio.gather(job.step("x", slow, "x"), job.step("y", slow, "y"))
+        return "steps"
+
+    async def waits(job: AsyncJobContext) -> str:
+        await job.sleep("P1D", name="nap")
+        await asyncio.sleep(0)
+        await job.step("after", slow, "after")
+        return "waits"
+
+    async def handle(job: AsyncJobContext) -> list[str]:
+        one, other = waits(job), steps(job)
+        both = [one, other] if first == "sleep" else [other, one]
+        return [*await asyncio.gather(*both), str(await job.step("last", slow, "last"))]
+
+    worker = worker_of(server, ("t", handle))
+    job_id = server.push("t")
+    ending = server.attempt(worker)
+    assert ending.entry == {
+        "suspend": {"waits": [{"kind": "sleep", "name": "nap", "for": "PT86400S"}]}
+    }
+    assert set(server.steps(job_id)) == {"s/0", "s/1", "s/2", "x", "y"}
+    assert running == {"most": 2, "now": 0}
+    assert sorted(server.finish(worker, job_id)["result"]) == ["last done", "steps", "waits"]
+    assert set(ran.values()) == {1}
+
+
+def test_all_branches_wait_for_something_else(server: Server) -> None:
+    """The first of them wakes the job, and the others go on waiting."""
+
+    async def handle(job: AsyncJobContext) -> list[Any]:
+        return await asyncio.gather(
+            job.wait_for("one", timeout="P5D"), job.sleep("P1D", name="nap"),
+            job.wait_for("two", timeout="P3D"), job.run(child.job(4), name="c"),
+        )  # fmt: skip
+
+    worker = worker_of(server, ("t", handle))
+    job_id = server.push("t")
+    suspended = server.attempt(worker).entry["suspend"]
+    assert "mode" not in suspended
+    assert [(each["kind"], each["name"]) for each in suspended["waits"]] == [
+        ("signal", "one"), ("sleep", "nap"), ("signal", "two"), ("job", "c"),
+    ]  # fmt: skip
+    result = server.finish(worker, job_id, {"one": 1})["result"]
+    assert (result[0]["data"], result[1:]) == (1, [None, None, 8])
+    assert ran == {"child 4": 1}
+
+
+def test_a_failed_step_lets_the_others_finish(server: Server) -> None:
+    """What runs is stored, and nothing starts after the failure."""
+
+    async def slow(name: str) -> str:
+        await asyncio.sleep(0.05)
+        return str(act(name))
+
+    async def branch(job: AsyncJobContext) -> None:
+        await job.step("slow", slow, "slow")
+        await job.step("next", slow, "next")
+
+    async def handle(job: AsyncJobContext) -> str:
+        await asyncio.gather(
+            branch(job), job.step("bad", flaky, "bad"), job.sleep("P1D", name="nap")
+        )
+        return "done"
+
+    async def flaky(name: str) -> str:
+        act(name)
+        if ran[name] == 1:
+            raise ConnectionError(name)
+        return name
+
+    worker = worker_of(server, ("t", handle))
+    job_id = server.push("t", retry=RETRY.wire())
+    error = server.attempt(worker).entry["error"]
+    assert (error["type"], error["message"], error["retryable"]) == ("ConnectionError", "bad", True)
+    assert set(server.steps(job_id)) == {"slow"}
+    assert server.finish(worker, job_id)["result"] == "done"
+    assert ran == {"bad": 2, "slow": 1, "next": 1}
+
+
+def test_a_branch_that_the_handler_gives_up(server: Server) -> None:
+    """`asyncio.wait_for` ends a wait in this attempt, and the job goes on."""
+
+    async def handle(job: AsyncJobContext) -> str:
+        async def other() -> None:
+            await asyncio.sleep(0.1)
+            await job.step("other", aact, "other")
+
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(job.step("long", asyncio.sleep, 60), 0.01)
+        await other()
+        return str(await job.step("a", aact, "a"))
+
+    worker = worker_of(server, ("t", handle))
+    job_id = server.push("t")
+    assert server.finish(worker, job_id)["result"] == "a done"
+    assert set(server.steps(job_id)) == {"other", "a"}
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_who_catches_everything_is_suspended_all_the_same(
+    server: Server, asynchronous: bool
+) -> None:
+    caught: list[type] = []
+
+    def handle(job: JobContext) -> str:
+        try:
+            job.sleep("P1D")
+        except BaseException as error:  # noqa: BLE001
+            caught.append(type(error))
+        try:
+            job.step("a", act, "a")
+        except BaseException as error:  # noqa: BLE001
+            caught.append(type(error))
+        return "done"
+
+    async def ahandle(job: AsyncJobContext) -> str:
+        try:
+            await job.sleep("P1D")
+        except BaseException as error:  # noqa: BLE001
+            caught.append(type(error))
+        try:
+            await job.step("a", act, "a")
+        except BaseException as error:  # noqa: BLE001
+            caught.append(type(error))
+        return "done"
+
+    worker = worker_of(server, ("t", ahandle if asynchronous else handle))
+    server.push("t")
+    assert "suspend" in server.attempt(worker).entry
+    assert (caught, ran) == ([JobSuspended, JobSuspended], {})
+
+
+def test_a_finally_block_runs_at_a_suspension(server: Server) -> None:
+    closed: list[str] = []
+
+    def handle(job: JobContext, raised: bool = False) -> None:
+        try:
+            job.sleep("P1D")
+        finally:
+            closed.append("closed")
+            if job.job.args:
+                raise OSError("close")
+
+    worker = worker_of(server, ("t", handle))
+    server.push("t")
+    assert "suspend" in server.attempt(worker).entry
+    server.push("t", "raise")
+    # An error in it is an error of the attempt.
+    assert server.attempt(worker).entry["error"]["type"] == "OSError"
+    assert closed == ["closed", "closed"]
+
+
+# --- other workers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("end", ["stored", "deleted"])
+def test_a_worker_that_lost_its_job_stops(server: Server, asynchronous: bool, end: str) -> None:
+    """Its outcome is refused, and it reports nothing."""
+    after: list[str] = []
+
+    def lose() -> str:
+        ran["a"] += 1
+        if ran["a"] == 1:
+            if end == "deleted":
+                server.api.post(f"{BASE}/jobs/{job_id}/cancel")
+                server.api("DELETE", f"{BASE}/admin/jobs/{job_id}")
+                return "mine"
+            server.later(minutes=40)
+            (again,) = server.fetch()
+            assert worker.perform(again).entry["result"] == "theirs"
+            server.report(again, worker.perform(again))
+        return "mine" if ran["a"] == 1 else "theirs"
+
+    def handle(job: JobContext) -> Any:
+        found = job.step("a", lose)
+        if job.attempt == 1:
+            after.append(found)
+        return found
+
+    async def ahandle(job: AsyncJobContext) -> Any:
+        found = await job.step("a", lose)
+        if job.attempt == 1:
+            after.append(found)
+        return found
+
+    worker = worker_of(server, ("t", ahandle if asynchronous else handle))
+    job_id = server.push("t")
+    (job,) = server.fetch()
+    context = JobContext(job)
+    ending = worker.perform(context)
+    assert (ending.how, context.cancelled, after) == ("", "lost", [])
+    if end == "stored":
+        assert server.steps(job_id)["a"]["result"] == "theirs"
+        assert server.job(job_id)["result"] == "theirs"
+
+
+def test_the_first_outcome_of_a_name_counts(server: Server) -> None:
+    """An earlier owner stored its outcome after this attempt had read what is stored."""
+
+    def handle(job: JobContext) -> Any:
+        job.step("a", act, "a")
+        return job.step("b", meanwhile, job)
+
+    def meanwhile(job: JobContext) -> str:
+        body = {"lease_token": job.job.lease_token, "steps": [
+            {"name": "b", "save": "other", "result": "first"}
+        ]}  # fmt: skip
+        server.api.post(f"{BASE}/jobs/{job.id}/steps", body)
+        return "second"
+
+    worker = worker_of(server, ("t", handle))
+    server.push("t")
+    assert server.attempt(worker).entry["result"] == "first"
+
+
+def test_a_signal_in_the_moment_of_the_timeout(server: Server) -> None:
+    """It was first, so the wait returns it."""
+
+    def handle(job: JobContext) -> Any:
+        found = job.wait_for("go", timeout="P1D")
+        return found and found.data
+
+    worker = worker_of(server, ("t", handle))
+    job_id = server.push("t")
+    server.attempt(worker)
+    server.later(days=2)
+
+    def before(asked: str) -> None:
+        if asked.startswith("POST"):
+            server.before = lambda _asked: None
+            body = {"data": "late"}
+            assert server.api.post(f"{BASE}/jobs/{job_id}/signals/go", body).status == 202
+
+    server.before = before
+    assert server.attempt(worker).entry["result"] == "late"
+
+
+def test_a_shutdown_returns_the_job(server: Server) -> None:
+    def handle(job: JobContext) -> None:
+        job.cancel("shutdown")
+        job.step("a", act, "a")
+
+    worker = worker_of(server, ("t", handle))
+    server.push("t")
+    assert server.attempt(worker).entry == {"requeue": True}
+    assert ran == {}

@@ -290,15 +290,14 @@ class Durable:
                     answer = await self._post(aio, "steps", body)
                     self._saved = True
                     for each, told in zip(sent, answer["steps"]):  # noqa: B905
-                        each.update(told)
                         del self._unsaved[each["save"]]
+                        if not told["stored"]:
+                            each.pop("result", each.pop("error", None))
+                        each.update(told)
         finally:
             self._unsaved.pop(save, None)
-        found = entry
-        if not entry["stored"]:
-            found = {key: entry[key] for key in ("result", "error") if key in entry}
-        self._found()[kind, name] = found
-        return found
+        self._found()[kind, name] = entry
+        return entry
 
     def _found(self) -> dict[tuple[str, str], Answer]:
         assert self._outcomes is not None
@@ -341,6 +340,7 @@ class Durable:
         if _STEP.get() is self:
             raise _invalid("A step can't contain steps or waits. Call them in the job itself")
         self._running += 1
+        self._moves += 1
         try:
             yield
         finally:
