@@ -582,3 +582,368 @@ def test_a_shutdown_returns_the_job(server: Server) -> None:
     server.push("t")
     assert server.attempt(worker).entry == {"requeue": True}
     assert ran == {}
+
+
+# --- child jobs -----------------------------------------------------------------------------------
+
+
+@jobs.job("unique", unique=Unique(keys=["type"], period="P30D"))
+def unique() -> int:
+    return act("unique", 7)  # type: ignore[no-any-return]
+
+
+def test_a_child_that_fails(server: Server) -> None:
+    errors: list[Any] = []
+
+    def handle(job: JobContext) -> list[int]:
+        try:
+            return job.gather(child.job(1), child.job(-1), name="both")
+        except StepFailed as failed:
+            errors.append((failed.name, failed.error))
+            raise
+
+    worker = worker_of(server, ("t", handle))
+    job_id = server.push("t")
+    done = server.finish(worker, job_id)
+    # The other one has ended, too, and the parent isn't retried.
+    assert (done["state"], ran) == ("discarded", {"child 1": 1, "child -1": 1})
+    ((name, error),) = errors
+    assert (name, error["code"], error["message"]) == ("both/1", "negative", "negative")
+    assert done["error"]["code"] == "negative"
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_unique_child_exists(server: Server, asynchronous: bool) -> None:
+    """Another job has the unique key: this child can't start, in any attempt."""
+    failed: list[str] = []
+
+    def handle(job: JobContext) -> int:
+        try:
+            return job.run(unique.job(), name="u")
+        except StepFailed as error:
+            failed.append(error.error["code"])
+            job.sleep("P1D")
+            return 0
+
+    async def ahandle(job: AsyncJobContext) -> int:
+        try:
+            return await job.run(unique.job(), name="u")
+        except StepFailed as error:
+            failed.append(error.error["code"])
+            await job.sleep("P1D")
+            return 0
+
+    worker = worker_of(server, ("t", ahandle if asynchronous else handle))
+    body = {**unique.job().wire(), "options": {"queue": "x", "unique": {"keys": ["type"]}}}
+    assert server.api.post(f"{BASE}/jobs", body).status == 201
+    job_id = server.push("t")
+    assert server.finish(worker, job_id)["result"] == 0
+    assert failed == ["duplicate", "duplicate"]
+    assert ran == {}
+
+
+def test_a_child_whose_end_was_not_told(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parent asks after an hour, and after twice the age of the child."""
+    from ojs.services.jobs.children import Children
+
+    def handle(job: JobContext) -> int:
+        return job.run(child.job(1), name="c")
+
+    worker = worker_of(server, ("t", handle))
+    job_id = server.push("t")
+    with monkeypatch.context() as patch:
+        patch.setattr(Children, "ended", lambda *_args: None)
+        wait = server.attempt(worker).entry["suspend"]["waits"][0]
+        assert wait == {"kind": "job", "name": "c", "for": "PT3600S"}
+        (waiting,) = server.fetch()
+        server.later(hours=1)
+        server.later(seconds=1)
+        assert "suspend" in server.attempt(worker).entry
+        server.report(waiting, worker.perform(waiting))
+    server.later(hours=1)
+    server.later(seconds=1)
+    server.asked.clear()
+    assert server.attempt(worker).entry["result"] == 2
+    assert server.paths() == [
+        "GET jobs/ID/steps", "POST jobs", "GET jobs/ID", "POST jobs/ID/steps",
+    ]  # fmt: skip
+    assert server.steps(job_id)["c"]["result"] == 2
+
+
+@pytest.mark.parametrize(
+    ("created", "seconds"),
+    [
+        (None, 15), ("10:00:05", 15), ("09:59:40", 20), ("07:00:00", 3_600),
+    ],
+)  # fmt: skip
+def test_how_long_a_child_is_waited_for(created: str | None, seconds: int) -> None:
+    """By the clock of the server, as long as it exists."""
+    found = durable.Durable(JobContext(Job("j", "t", started_at="2026-11-28T10:00:00.000Z")))
+    at = created and f"2026-11-28T{created}.000Z"
+    assert found._wait_for_child("c", (15, 3_600), at)["for"] == f"PT{seconds}S"
+
+
+@pytest.mark.parametrize("number", [3, -1])
+def test_a_workflow_is_waited_for(server: Server, number: int) -> None:
+    def handle(job: JobContext) -> Any:
+        try:
+            return job.run(group(child.job(2), child.job(number)), name="g")
+        except StepFailed as failed:
+            return failed.error["code"]
+
+    worker = worker_of(server, ("t", handle))
+    job_id = server.push("t")
+    for at in range(20):
+        server.faults = {at: "crash after"}
+        shown = server.job(job_id)
+        if shown["state"] == "completed":
+            break
+        for job in server.fetch(5):
+            server.crashed = False
+            ending = worker.perform(job)
+            if not server.crashed:
+                server.report(job, ending)
+        server.later(minutes=31)
+    assert shown["result"] == ([4, 6] if number == 3 else "workflow_failed")
+    assert ran == {"child 2": 1, f"child {number}": 1}
+    assert len(server.api.get(f"{BASE}/workflows").json["workflows"]) == 1
+
+
+# --- checkpoints, versions, epochs ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_checkpoint_is_resumed_from(server: Server, asynchronous: bool) -> None:
+    seen: list[Any] = []
+
+    def handle(job: JobContext) -> None:
+        seen.append(job.last_checkpoint)
+        job.checkpoint({"row": job.attempt})
+        seen.append(job.last_checkpoint)
+        if job.attempt < 3:
+            raise ConnectionError
+
+    async def ahandle(job: AsyncJobContext) -> None:
+        seen.append(job.last_checkpoint)
+        await job.checkpoint({"row": job.attempt})
+        seen.append(job.last_checkpoint)
+        if job.attempt < 3:
+            raise ConnectionError
+
+    worker = worker_of(server, ("t", ahandle if asynchronous else handle))
+    server.finish(worker, server.push("t", retry=RETRY.wire()))
+    assert seen == [None, *[{"row": 1}] * 2, *[{"row": 2}] * 2, {"row": 3}]
+    assert server.paths().count("GET jobs/ID/steps") == 0
+
+
+def test_the_version_is_that_of_the_first_step(server: Server) -> None:
+    seen: list[int] = []
+
+    def handle(job: JobContext) -> None:
+        seen.append(job.version)
+        job.step("a", act, "a")
+        job.sleep("P1D")
+
+    def worker(version: int) -> Worker:
+        made = Worker(queues=["q"], client=server.client)
+        made.job("t", queue="q", version=version)(handle)
+        return made
+
+    before, pinned = server.push("t"), server.push("t")
+    del before
+    server.attempt(worker(1))
+    server.later(days=1)
+    server.attempt(worker(2))
+    server.attempt(worker(2))
+    server.later(days=1)
+    server.finish(worker(3), pinned)
+    assert seen == [1, 2, 1, 2] or seen == [1, 1, 2, 2]
+    with pytest.raises(TypeError, match="version must be 1 or more"):
+        Worker(queues=["q"]).job("t", version=-1)
+
+
+def test_a_dead_letter_starts_afresh(server: Server) -> None:
+    """The steps run again, with other idempotency keys."""
+
+    def handle(job: JobContext) -> None:
+        keys.append(job.idempotency_key("a"))
+        job.step("a", act, "a")
+        raise JobFailed("no", retryable=len(keys) > 2)
+
+    worker = worker_of(server, ("t", handle))
+    job_id = server.push("t", retry={"on_exhaustion": "dead_letter"})
+    for how in ("keep", "clear", None):
+        server.attempt(worker)
+        if how:
+            reply = server.api.post(f"{BASE}/dead-letter/{job_id}/retry", {"steps": how})
+            assert reply.status == 200, reply.text
+    assert keys == [f"{job_id}/0/a"] * 2 + [f"{job_id}/1/a"]
+    assert ran == {"a": 2}
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def nested(levels: int) -> Any:
+    value: Any = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+async def coroutine() -> None:
+    pass
+
+
+def untyped(value: Any) -> Any:
+    return value
+
+
+BAD_NAMES = ("", "x" * 65, "a|b", "../x", "..", "a b", "a/b", None, 5)
+BAD_CALLS: list[tuple[Callable[[JobContext], Any], str]] = [
+    *((partial(lambda job, name: job.step(name, act, "a"), name=each), "invalid_durable_call")
+      for each in BAD_NAMES),
+    *((partial(lambda job, key: job.step("a", act, "a", key=key), key=each), "invalid_durable_call")
+      for each in ("", "x" * 101, "a|b", "a\n", 5)),
+    *((partial(lambda job, name: job.wait_for(name, timeout="P1D"), name=each),
+       "invalid_durable_call") for each in BAD_NAMES),
+    *((partial(lambda job, each: job.sleep(each), each=each), "invalid_durable_call")
+      for each in ("", "P1M", "P367D", "P99999999999D", "3 days", "-P1D", timedelta(days=367),
+                   timedelta(-1), None, [])),
+    *((partial(lambda job, each: job.wait_for("a", timeout=each), each=each),
+       "invalid_durable_call") for each in ("P1M", "P367D", 60, None)),
+    *((partial(lambda job, each: job.sleep_until(each), each=each), "invalid_durable_call")
+      for each in ("1970-01-01T00:00:00Z", "2026-11-28T10:00:00", "soon", datetime(2026, 1, 1),
+                   datetime(9999, 1, 1, tzinfo=UTC), 5, None)),
+    (lambda job: (job.step("a", act, "a"), job.step("a", act, "a")), "step_name_reused"),
+    (lambda job: (job.step("a", act, "a"), job.wait_for("a", timeout="P1D")), "step_name_reused"),
+    (lambda job: job.step("a", lambda: job.step("b", act, "b")), "invalid_durable_call"),
+    (lambda job: job.step("a", lambda: job.sleep("P1D")), "invalid_durable_call"),
+    (lambda job: job.step("a", coroutine), "invalid_durable_call"),
+    (lambda job: job.step("a", untyped, "x" * 262_143), "result_too_large"),
+    (lambda job: job.step("a", untyped, "\ud800"), "result_not_json"),
+    (lambda job: job.step("a", untyped, float("nan")), "result_not_json"),
+    (lambda job: job.step("a", untyped, object()), "result_not_json"),
+    (lambda job: job.step("a", untyped, nested(100_000)), "result_not_json"),
+    (lambda job: job.step("a", untyped, nested(500)), "result_not_json"),
+    (lambda job: job.checkpoint(float("nan")), "result_not_json"),
+    (lambda job: job.checkpoint("x" * 1_048_577), "payload_too_large"),
+    (lambda job: job.run(child, name="c"), "invalid_durable_call"),
+    (lambda job: job.run("child", name="c"), "invalid_durable_call"),
+    (lambda job: job.gather(child.job(1), 5, name="c"), "invalid_durable_call"),
+    (lambda job: job.gather(*[child.job(1)] * 51, name="c"), "invalid_durable_call"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "code"), BAD_CALLS)
+def test_bad_calls_fail_the_job(server: Server, call: Callable[[Any], Any], code: str) -> None:
+    worker = worker_of(server, ("t", call))
+    server.push("t")
+    error = server.attempt(worker).entry["error"]
+    assert (error["code"], error["retryable"]) == (code, False), error
+    assert "POST jobs" not in server.paths()
+
+
+def test_too_many_waits(server: Server) -> None:
+    async def handle(job: AsyncJobContext) -> None:
+        await asyncio.gather(*(job.sleep("P1D", name=f"s{n}") for n in range(51)))
+
+    worker = worker_of(server, ("t", handle))
+    server.push("t")
+    error = server.attempt(worker).entry["error"]
+    assert (error["code"], error["retryable"]) == ("invalid_durable_call", False)
+
+
+def test_too_many_steps(server: Server) -> None:
+    def handle(job: JobContext) -> None:
+        body = {"lease_token": job.job.lease_token}
+        for n in range(40):
+            steps = [{"name": f"s{n}.{m}", "save": "s"} for m in range(25)]
+            server.api.post(f"{BASE}/jobs/{job.id}/steps", {**body, "steps": steps})
+        job.step("a", act, "a")
+
+    worker = worker_of(server, ("t", handle))
+    server.push("t")
+    error = server.attempt(worker).entry["error"]
+    assert (error["code"], error["retryable"]) == ("too_many_steps", False)
+
+
+@dataclass
+class Old:
+    a: int
+
+
+@dataclass
+class New:
+    b: int
+
+
+def test_a_stored_result_that_does_not_fit(server: Server) -> None:
+    def old() -> Old:
+        return Old(1)
+
+    def new() -> New:
+        return New(1)
+
+    def handle(job: JobContext) -> None:
+        assert job.step("a", old if job.attempt == 1 else new) == Old(1)
+        raise ConnectionError
+
+    worker = worker_of(server, ("t", handle))
+    server.push("t", retry=RETRY.wire())
+    server.attempt(worker)
+    server.later(minutes=1)
+    error = server.attempt(worker).entry["error"]
+    assert (error["code"], error["retryable"]) == ("step_result_invalid", False)
+    assert "'a'" in error["message"]
+
+
+def test_a_result_is_the_same_in_each_attempt(server: Server) -> None:
+    """It is what was stored, in the first attempt, too."""
+
+    class Method:
+        def act(self) -> tuple[int, ...]:
+            return (1, 2)
+
+        def __call__(self, number: int) -> Old:
+            return Old(number)
+
+    seen: list[Any] = []
+
+    def handle(job: JobContext) -> None:
+        seen.append([
+            job.step("any", untyped, (1, 2)), job.step("method", Method().act),
+            job.step("object", Method(), 5), job.step("partial", partial(Method(), 6)),
+            job.step("len", len, "abc"), job.step("none", untyped, None),
+        ])  # fmt: skip
+        job.sleep("P1D")
+
+    worker = worker_of(server, ("t", handle))
+    server.finish(worker, server.push("t"))
+    assert seen == [[[1, 2], (1, 2), Old(5), Old(6), 3, None]] * 2
+
+
+def test_short_sleeps_wait_in_place(server: Server) -> None:
+    def handle(job: JobContext) -> str:
+        began = time.monotonic()
+        job.sleep(0.01)
+        job.sleep("PT0.01S")
+        job.sleep(timedelta(milliseconds=10))
+        return "short" if time.monotonic() - began < 4 else "long"
+
+    worker = worker_of(server, ("t", handle))
+    server.push("t")
+    assert server.attempt(worker).entry["result"] == "short"
+    assert server.paths() == []
+
+
+def test_exceptions_are_pickled_and_exported() -> None:
+    import pickle
+
+    failed = pickle.loads(pickle.dumps(StepFailed("a", {"code": "x", "message": "no"})))
+    assert (failed.name, failed.error["code"], str(failed)) == ("a", "x", "a: no")
+    reused = pickle.loads(pickle.dumps(StepNameReused("a")))
+    assert (reused.retryable, reused.code) == (False, "step_name_reused")
+    assert not issubclass(StepInterrupted, Exception)
+    assert not issubclass(JobSuspended, Exception)
+    assert Signal(1, datetime.now(UTC)).data == 1

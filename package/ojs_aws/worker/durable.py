@@ -52,9 +52,10 @@ _KEY = re.compile(r"[^|\x00-\x1f]{1,100}")
 _UNITS = {"W": "weeks", "D": "days", "H": "hours", "M": "minutes", "S": "seconds"}
 # Turns of the event loop without a durable call, after which no parallel branch continues.
 _TURNS = 20
-# How long a job waits for a child job, or for a workflow, before it reads its state.
-_CHILD_S = (3_600.0, 86_400.0)
-_WORKFLOW_S = (15.0, 3_600.0)
+# How long a job waits for a child job, or for a workflow, before it reads its state: at first, and at
+# most.
+_CHILD_S = (3_600, 86_400)
+_WORKFLOW_S = (15, 3_600)
 
 # Clients of servers that support durable code.
 _supported: WeakSet[Clients] = WeakSet()
@@ -292,7 +293,8 @@ class Durable:
                     for each, told in zip(sent, answer["steps"]):  # noqa: B905
                         del self._unsaved[each["save"]]
                         if not told["stored"]:
-                            each.pop("result", each.pop("error", None))
+                            each.pop("result", None)
+                            each.pop("error", None)
                         each.update(told)
         finally:
             self._unsaved.pop(save, None)
@@ -322,11 +324,11 @@ class Durable:
             size = len(to_json(found).encode())
             if size <= _MAX_BYTES:
                 return found
-            message = f"has {size} bytes. At most {_MAX_BYTES} are allowed"
+            message = f"It has {size} bytes, but at most {_MAX_BYTES} are allowed"
             code = "result_too_large"
         except (TypeError, ValueError, RecursionError) as error:
             message = str(error)
-        message = f"The step {name!r} completed, but its result {message}."
+        message = f"The step {name!r} completed, but its result can't be stored: {message}."
         return await self._interrupt(aio, JobFailed(message, code=code, retryable=False))
 
     # --- the end of the attempt ------------------------------------------------------------------
@@ -610,14 +612,14 @@ class Durable:
             if len(jobs) > 1:
                 body = {"jobs": list(jobs.values())}
                 await self._ask(aio, Call("POST", "jobs/batch", json_object, body))
-                return [_wait_for_child(name, _CHILD_S) for name in jobs]
+                return [self._wait_for_child(name, _CHILD_S) for name in jobs]
         except Duplicate:
             pass  # They were started before. Or a unique job exists.
         waits = []
         for name, job in jobs.items():
             try:
                 await self._ask(aio, Call("POST", "jobs", json_object, job))
-                waits.append(_wait_for_child(name, _CHILD_S))
+                waits.append(self._wait_for_child(name, _CHILD_S))
             except Duplicate as error:
                 known = str(error.details.get("existing_job_id") or "")
                 found = await self._child(aio, name, known)
@@ -627,7 +629,7 @@ class Durable:
                 elif found["state"] in FINAL_STATES:
                     await self._save(aio, name, "job", **_outcome_of(found))
                 else:
-                    waits.append(_wait_for_child(name, _CHILD_S, found["created_at"]))
+                    waits.append(self._wait_for_child(name, _CHILD_S, found["created_at"]))
         return waits
 
     async def _child(self, aio: bool, name: str, job_id: str) -> Answer | None:
@@ -649,7 +651,7 @@ class Durable:
                 body = {"id": started["result"], **workflow.wire()}
                 try:
                     await self._ask(aio, Call("POST", "workflows", json_object, body))
-                    await self._park(aio, [_wait_for_child(name, _WORKFLOW_S)])
+                    await self._park(aio, [self._wait_for_child(name, _WORKFLOW_S)])
                 except Duplicate:
                     outcome = await self._results(aio, name, str(started["result"]))
                 await self._save(aio, name, "job", **outcome)
@@ -663,7 +665,9 @@ class Durable:
             shown = await self._ask(aio, Call("GET", path, json_object, query=query))
             found = shown.get("workflow", shown)
             if found["state"] not in ("completed", "failed", "cancelled"):
-                await self._park(aio, [_wait_for_child(name, _WORKFLOW_S, found["created_at"])])
+                await self._park(
+                    aio, [self._wait_for_child(name, _WORKFLOW_S, found["created_at"])]
+                )
             if found["state"] != "completed":
                 message = f"The workflow {workflow_id} is {found['state']}."
                 return {"error": {"code": f"workflow_{found['state']}", "message": message}}
@@ -673,17 +677,16 @@ class Durable:
         results = [each.get("result") for each in steps if "callback" not in each]
         return {"result": await self._json(aio, name, results, converter(list[Any]))}
 
-
-def _wait_for_child(
-    name: str, bounds: tuple[float, float], created_at: str | None = None
-) -> Answer:
-    """Return the wait for a child. It ends at the latest when the age of the child has doubled."""
-    age = timedelta()
-    if created_at is not None:
-        age = datetime.now(timezone.utc) - read_moment(created_at)
-    first_s, most_s = bounds
-    seconds = max(first_s, min(age.total_seconds(), most_s))
-    return {"kind": "job", "name": name, "for": f"PT{round(seconds)}S"}
+    def _wait_for_child(
+        self, name: str, bounds: tuple[int, int], created_at: str | None = None
+    ) -> Answer:
+        """Return the wait for a child. Its time doubles as the child gets older."""
+        seconds, most = bounds
+        began = self.context.job.started_at  # by the clock of the server
+        if created_at is not None and began is not None:
+            age = read_moment(began) - read_moment(created_at)
+            seconds = max(seconds, min(round(age.total_seconds()), most))
+        return {"kind": "job", "name": name, "for": f"PT{seconds}S"}
 
 
 def _outcome_of(child: Answer) -> Answer:
