@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 from ojs_aws import (
     AsyncJobContext,
+    Duplicate,
     JobContext,
+    JobError,
     JobFailed,
     Jobs,
     Retry,
@@ -19,6 +22,8 @@ from ojs_aws import (
     Worker,
 )
 from ojs_aws.testing.server import OjsServer, Performed
+from tests.library import process_handlers
+from tests.library.stub import until
 
 pytestmark = pytest.mark.e2e
 
@@ -36,28 +41,17 @@ class Receipt:
     approved: bool
 
 
-class Calls(list[Any]):
-    """What the steps did, in order."""
-
-    def note(self, what: str) -> str:
-        self.append(what)
-        return what
-
-
-calls = Calls()
-failing: set[str] = set()
+# What the steps did, in order.
+calls: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
 def nothing_called() -> None:
     calls.clear()
-    failing.clear()
 
 
 def act(what: str) -> str:
-    calls.note(what)
-    if what in failing:
-        raise ConnectionError(what)
+    calls.append(what)
     return what
 
 
@@ -145,3 +139,46 @@ def test_an_order(ojs_server: OjsServer, job: Any, number: int, signalled: bool)
     assert ojs_server.steps(handle)["approved"]["status"] == (
         "completed" if signalled else "failed"
     )
+
+
+def test_what_the_fixture_tells_of_durable_jobs(ojs_server: OjsServer) -> None:
+    handle = place.enqueue(Order(1))
+    assert ojs_server.signal(handle.id, "approved", 1) is False
+    with pytest.raises(Duplicate):
+        ojs_server.signal(handle, "approved", 2)
+    assert ojs_server.steps(handle.job)["approved"]["result"] == 1
+    key = {"idempotency_key": "k"}
+    sent = ojs_server.client.send_signal(handle.id, "more", **key)
+    assert ojs_server.client.send_signal(handle.id, "more", **key) == sent
+    with pytest.raises(JobError, match="is scheduled"):
+        ojs_server.run(place_plain, Order(1))
+    for n in range(5):
+        token = ojs_server.client.get_job(handle.id).lease_token
+        assert token is None
+        assert ojs_server.client.send_signal(handle.id, f"s{n}", "x" * 60_000)
+    assert len(ojs_server.steps(handle)) == 7
+
+
+@pytest.mark.parametrize("how", ["function", "coroutine", "processes"])
+def test_a_worker_that_fetches(ojs_server: OjsServer, how: str, monkeypatch: Any) -> None:
+    """With the requests of a running worker, and its processes."""
+    monkeypatch.setenv("OJS_URL", ojs_server.url)
+    running = Worker(
+        ojs_server.url, queues=["durable"], poll_s=0.1, processes=how == "processes", realtime=False
+    )
+    running.include(process_handlers.durable_jobs)
+    job = process_handlers.asteps if how == "coroutine" else process_handlers.steps
+    handle = job.enqueue(3)
+    thread = threading.Thread(target=running.run, kwargs={"signals": False})
+    thread.start()
+    try:
+        until(lambda: ojs_server.client.get_job(handle.id).state == "scheduled")
+        assert ojs_server.signal(handle, "go", "on") is True
+        until(lambda: ojs_server.client.get_job(handle.id).final)
+    finally:
+        running.stop()
+        thread.join(60)
+    assert ojs_server.client.get_job(handle.id).result == ["6", "on"]
+    assert {name: each["attempt"] for name, each in ojs_server.steps(handle).items()} == {
+        "double": 1, "go": 0,
+    }  # fmt: skip

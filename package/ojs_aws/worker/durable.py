@@ -52,7 +52,7 @@ _KEY = re.compile(r"[^|\x00-\x1f]{1,100}")
 _UNITS = {"W": "weeks", "D": "days", "H": "hours", "M": "minutes", "S": "seconds"}
 # Turns of the event loop without a durable call, after which no parallel branch continues.
 _TURNS = 20
-# How long a job waits for a child job, or for a workflow, before it reads its state: at first, and at
+# How long (s) a job waits for a child job or a workflow before it reads its state: at first, and at
 # most.
 _CHILD_S = (3_600, 86_400)
 _WORKFLOW_S = (15, 3_600)

@@ -63,8 +63,8 @@ def lambda_handler(
             the function changes the host or the path. Default: `OJS_ENDPOINT_URL`, otherwise the
             URL of the request.
         reserve_s: Durable code starts a step only if this time in seconds is left before Lambda's
-            timeout, but at most half of it. Otherwise the job continues in another invocation.
-            Default: 30.
+            timeout. Otherwise the job continues in another invocation. Set it to the duration of
+            the longest step. If the invocation is shorter, half of it counts. Default: 30.
         clock: Current time in seconds since the epoch, for tests.
 
     Returns:
@@ -219,7 +219,9 @@ class _LambdaFunction:
             tell = _Progress(self._worker, job.id, worker_id)
             shown = JobContext(job, tell)
             if within_s is not None:
-                shown.start_until = began + within_s - min(self._reserve_s, self._whole_s / 2)
+                fits = self._reserve_s < self._whole_s
+                reserve_s = self._reserve_s if fits else self._whole_s / 2
+                shown.start_until = began + within_s - reserve_s
             ending = self._worker.perform(shown, within_s=within_s)
         _log(job, ending, time.monotonic() - began, cold_start=self._cold)
         return ending
