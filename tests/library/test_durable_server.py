@@ -153,10 +153,9 @@ def test_what_the_fixture_tells_of_durable_jobs(ojs_server: OjsServer) -> None:
     with pytest.raises(JobError, match="is scheduled"):
         ojs_server.run(place_plain, Order(1))
     for n in range(5):
-        token = ojs_server.client.get_job(handle.id).lease_token
-        assert token is None
         assert ojs_server.client.send_signal(handle.id, f"s{n}", "x" * 60_000)
-    assert len(ojs_server.steps(handle)) == 7
+    # `run` has performed the available jobs of the worker, this one, too.
+    assert {"charge", "more", "s4"} < ojs_server.steps(handle).keys()
 
 
 @pytest.mark.parametrize("how", ["function", "coroutine", "processes"])
