@@ -359,6 +359,9 @@ class Durable:
         future: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
         self._parked[future] = waits, every
         self._running -= 1
+        if (task := asyncio.current_task()) is not None:
+            # Nobody may await this task any more.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             self._look()
             await future
