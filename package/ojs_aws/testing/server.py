@@ -320,20 +320,20 @@ class OjsServer:
         woken: bool = self.client.send_signal(_id_of(job), name, data)["woken"]
         return woken
 
-    def steps(self, job: JobHandle[Any] | Job | str) -> dict[str, dict[str, Any]]:
-        """Return the stored outcomes of a job's steps, signals, and child jobs by name.
+    def steps(self, job: JobHandle[Any] | Job | str) -> list[dict[str, Any]]:
+        """Return the stored outcomes of a job's steps, signals, and child jobs.
 
         Args:
             job: The job, or its ID.
 
         Returns:
-            The outcomes as the API returns them, for example with `status` and `result`.
+            The outcomes as the API returns them, for example with `name`, `status`, and `result`.
         """
-        found: dict[str, dict[str, Any]] = {}
+        found: list[dict[str, Any]] = []
         cursor: dict[str, str] = {}
         while True:
             page = self.client.list_steps(_id_of(job), **cursor)
-            found |= {each["name"]: each for each in page["steps"]}
+            found += page["steps"]
             if (after := page["pagination"].get("next_cursor")) is None:
                 return found
             cursor = {"cursor": after}

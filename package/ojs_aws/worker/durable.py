@@ -188,9 +188,9 @@ class Durable:
         self.epoch = int(self._shown.get("epoch", 0))
         self.checkpoint = (context.job.raw.get("checkpoint") or {}).get("state")
         self._clients: Clients | None = None
-        self._names: set[str] = set()
+        self._names: set[tuple[str, str]] = set()
         self._outcomes: dict[tuple[str, str], Answer] | None = None
-        self._waits: dict[str, Answer] = {}
+        self._waits: dict[tuple[str, str], Answer] = {}
         self._unsaved: dict[str, Answer] = {}
         self._saved = False
         # How the attempt ends, and the error of a step.
@@ -262,7 +262,7 @@ class Durable:
             call = Call("GET", path, json_object, query={"cursor": cursor})
             page = await self._ask(aio, call)
             outcomes |= {(each["kind"], each["name"]): each for each in page["steps"]}
-            self._waits |= {each["name"]: each for each in page["waits"]}
+            self._waits |= {(each["kind"], each["name"]): each for each in page["waits"]}
             cursor = page["pagination"].get("next_cursor")
             more = cursor is not None
         self._outcomes = outcomes
@@ -431,23 +431,23 @@ class Durable:
 
     # --- steps -----------------------------------------------------------------------------------
 
-    def _named(self, name: Any, key: Any = None) -> str:
-        """Return the name of a step. Raises JobFailed if it is invalid or was used before."""
+    def _named(self, kind: str, name: Any, key: Any = None) -> str:
+        """Return a name with its key. Raises JobFailed if it is invalid or was used before."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise _invalid(f"The name {name!r:.100} must be 1 to 64 letters, digits, or _.:-")
         if key is not None and not (isinstance(key, str) and _KEY.fullmatch(key)):
             raise _invalid(f"The key {key!r:.100} must be 1 to 100 characters without |")
         whole = f"{name}" if key is None else f"{name}/{key}"
-        if whole in self._names:
+        if (kind, whole) in self._names:
             raise StepNameReused(whole)
-        self._names.add(whole)
+        self._names.add((kind, whole))
         return whole
 
     async def step(
         self, aio: bool, name: str, function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """Run a step, unless its outcome is stored. `kwargs` can have `key` and `final`."""
-        name, final = self._named(name, kwargs.pop("key", None)), kwargs.pop("final", ())
+        name, final = self._named("step", name, kwargs.pop("key", None)), kwargs.pop("final", ())
         convert = _result_of(function)
         with self._call():
             await self._ready(aio)
@@ -515,7 +515,7 @@ class Durable:
         """Suspend the job for a time."""
         found = length("sleep()", value)
         if found >= _IN_PLACE:
-            await self._wait(aio, "sleep", self._named(name), {"for": iso_duration(found)})
+            await self._wait(aio, "sleep", self._named("sleep", name), {"for": iso_duration(found)})
             return
         with self._call():
             await self._pause(aio, found.total_seconds())
@@ -539,12 +539,12 @@ class Durable:
             raise _invalid(f"sleep_until(): {rule}, but is {at!r:.100}") from None
         if abs(distance) > _MAX_WAIT:
             raise _invalid(f"sleep_until(): must be within 366 days from now, but is {at!r:.100}")
-        await self._wait(aio, "sleep", self._named(name), {"until": until.isoformat()})
+        await self._wait(aio, "sleep", self._named("sleep", name), {"until": until.isoformat()})
 
     async def wait_for(self, aio: bool, name: str, timeout: object) -> Signal | None:
         """Suspend the job until a signal is sent, or until the timeout."""
         ends = {"for": iso_duration(length("wait_for()", timeout))}
-        outcome = await self._wait(aio, "signal", self._named(name), ends)
+        outcome = await self._wait(aio, "signal", self._named("signal", name), ends)
         if outcome is None or "error" in outcome:
             return None
         return Signal(outcome.get("result"), read_moment(outcome["stored_at"]))
@@ -553,7 +553,7 @@ class Durable:
         with self._call():
             await self._ready(aio)
             outcome = self._found().get((kind, name))
-            wait = self._waits.get(name)
+            wait = self._waits.get((kind, name))
             if outcome is not None or (kind == "sleep" and wait is not None and wait["over"]):
                 return outcome
             if wait is None or not wait["over"]:
@@ -570,15 +570,15 @@ class Durable:
     async def run(self, aio: bool, call: Any, name: str) -> Any:
         """Start a child job or a workflow, and wait for its result."""
         if hasattr(call, "fields"):
-            return await self._workflow(aio, call, self._named(name))
-        return (await self._children(aio, [call], [self._named(name)]))[0]
+            return await self._workflow(aio, call, self._named("job", self._named("step", name)))
+        return (await self._children(aio, [call], [self._named("job", name)]))[0]
 
     async def gather(self, aio: bool, calls: Sequence[JobCall[Any]], name: str) -> list[Any]:
         """Start child jobs, and wait for the results of all."""
         if len(calls) > MAX_CALLS:
             rule = f"takes at most {MAX_CALLS} jobs, but got {len(calls)}. Use run(group(…))"
             raise _invalid(f"gather(): {rule}")
-        names = [self._named(name, str(number)) for number in range(len(calls))]
+        names = [self._named("job", name, str(number)) for number in range(len(calls))]
         return await self._children(aio, calls, names)
 
     async def _children(
