@@ -255,6 +255,7 @@ def test_a_job_falls_asleep(api: Api, by: str) -> None:
     assert (job["state"], job["attempt"], job["durable"]["steps"]) == ("scheduled", 0, 1)
     ((wait,), until) = (job["waiting"], job["waiting"][0]["until"])
     assert (wait["kind"], wait["name"]) == ("sleep", "nap")
+    assert job["scheduled_at"] == until
     assert api.get(f"{BASE}/jobs/{job_id}/steps").json["waits"] == [
         {"name": "nap", "kind": "sleep", "until": until, "over": False}
     ]
