@@ -10,7 +10,7 @@ export const asleep = (job: Json): boolean => job.waiting?.every((wait: Json) =>
 
 const size = (value: Json) => new TextEncoder().encode(JSON.stringify(value)).length;
 
-/** What the code of a job has stored, and what it waits for. */
+/** The stored outcomes of a job with durable code, and its waits. */
 export function Durable({ job, final, again }: { job: Json; final: boolean; again: () => void }) {
   const [pages, setPages] = useState(1);
   const path = `/jobs/${seg(job.id)}`;
