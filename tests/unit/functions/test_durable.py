@@ -277,6 +277,7 @@ def wait(**more: Any) -> dict[str, Any]:
         wait(**{"for": None}), wait(**{"for": None, "until": "1970-01-01T00:00:00Z"}),
         wait(**{"for": None, "until": "2026-11-21T09:30:00"}), wait(**{"for": "P367D"}),
         wait(**{"for": "P1M"}), wait(**{"for": 5}), wait(**{"for": None, "until": "+PT5S"}),
+        {"waits": [NAP], "mod": "all"}, {"waits": [NAP], "mode": None},
         wait(**{"for": None, "until": "9999-01-01T00:00:00Z"}), wait(untill="x"),
         wait(kind="signal", name="a/b"), [], "nap",
     ],
@@ -310,8 +311,9 @@ def test_signals_by_http(api: Api) -> None:
     assert (sent.status, sent.json["woken"], sent.json["name"]) == (202, True, "ok")
     again = api("POST", f"{path}/ok", {"data": {"by": "alice"}}, headers=key)
     assert (again.status, again.json["sent_at"]) == (202, sent.json["sent_at"])
-    reply = api.post(f"{path}/ok", {"data": 2})
-    assert (reply.status, reply.error["code"]) == (409, "duplicate")
+    for headers in (None, key, {"idempotency-key": "k2"}):
+        reply = api("POST", f"{path}/ok", {"data": 2}, headers=headers)
+        assert (reply.status, reply.error["code"]) == (409, "duplicate")
     assert api.post(f"{path}/empty").status == 202
     for name in ("a|b", "..", "x" * 65, "a/b"):
         assert api.post(f"{path}/{name}", {}).status in (400, 404)
