@@ -255,6 +255,7 @@ def test_a_job_falls_asleep(api: Api, by: str) -> None:
     assert (job["state"], job["attempt"], job["durable"]["steps"]) == ("scheduled", 0, 1)
     ((wait,), until) = (job["waiting"], job["waiting"][0]["until"])
     assert (wait["kind"], wait["name"]) == ("sleep", "nap")
+    assert job["scheduled_at"] == until
     assert api.get(f"{BASE}/jobs/{job_id}/steps").json["waits"] == [
         {"name": "nap", "kind": "sleep", "until": until, "over": False}
     ]
@@ -276,6 +277,7 @@ def wait(**more: Any) -> dict[str, Any]:
         wait(**{"for": None}), wait(**{"for": None, "until": "1970-01-01T00:00:00Z"}),
         wait(**{"for": None, "until": "2026-11-21T09:30:00"}), wait(**{"for": "P367D"}),
         wait(**{"for": "P1M"}), wait(**{"for": 5}), wait(**{"for": None, "until": "+PT5S"}),
+        {"waits": [NAP], "mod": "all"}, {"waits": [NAP], "mode": None},
         wait(**{"for": None, "until": "9999-01-01T00:00:00Z"}), wait(untill="x"),
         wait(kind="signal", name="a/b"), [], "nap", {"waits": [NAP], "mdoe": "all"},
     ],
@@ -309,8 +311,8 @@ def test_signals_by_http(api: Api) -> None:
     assert (sent.status, sent.json["woken"], sent.json["name"]) == (202, True, "ok")
     again = api("POST", f"{path}/ok", {"data": {"by": "alice"}}, headers=key)
     assert (again.status, again.json) == (202, sent.json)
-    for other in ({}, key):
-        reply = api("POST", f"{path}/ok", {"data": 2}, headers=other)
+    for headers in (None, key, {"idempotency-key": "k2"}):
+        reply = api("POST", f"{path}/ok", {"data": 2}, headers=headers)
         assert (reply.status, reply.error["code"]) == (409, "duplicate")
     assert api.post(f"{path}/empty").status == 202
     for name in ("a|b", "..", "x" * 65, "a/b"):

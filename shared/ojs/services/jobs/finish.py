@@ -182,7 +182,8 @@ class JobFinisher:
                 raise LostRace([])
             owned = job.lease is not None and _owns_lease(job, worker_id, attempt, lease_token)
             if job.state is not State.ACTIVE or not owned:
-                raise self._refusal(job, Trigger.FAIL, worker_id, attempt, lease_token)
+                ends = Trigger.FAIL if waits is None else Trigger.SUSPEND
+                raise self._refusal(job, ends, worker_id, attempt, lease_token)
             now_ms = self._clock.now_ms()
             failure, told = None, error or {}
             if waits is not None:

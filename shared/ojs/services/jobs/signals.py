@@ -63,7 +63,8 @@ class Signals:
             job_id: ID of the job.
             name: Name of the signal.
             data: The data of the signal, a JSON value.
-            key: Idempotency key. A repeated request with the same key returns the same signal.
+            key: Identifies the request. A repeated request with the same key returns the same
+                signal.
 
         Raises:
             NotFound: The job doesn't exist.
