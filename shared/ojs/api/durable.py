@@ -480,7 +480,7 @@ def send_signal(request: Request) -> Reply:
         {
             "job_id": request.named,
             "name": request.second_named,
-            "sent_at": times.format_ms(sent.outcome.stored_ms),
+            "sent_at": times.format_ms(sent.stored_ms),
             "woken": sent.woken,
         },
         202,
