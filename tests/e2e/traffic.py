@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
+from ojs_aws.client.outbox import outbox_item
 from tests.e2e.cloud import Answer, Api
 
 if TYPE_CHECKING:
@@ -21,13 +22,15 @@ QUEUE = "traffic"
 class Traffic:
     """Producers and workers of one queue, and what each of them was answered."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(self, api: Api, place: Callable[[Any], str]) -> None:
+        """`place` writes an item into an outbox, and returns the id of its job."""
+        self._api, self._place = api, place
         self._lock = threading.Lock()
         self._done = threading.Event()
         self._pushing = threading.Event()
         self.answers: Counter[str] = Counter()
         self.broken: list[str] = []
+        self.written = 0
         # Jobs by ID: stored ones, how often each was handed out, and whose ack was answered.
         self.stored: set[str] = set()
         self.handed: Counter[str] = Counter()
@@ -60,6 +63,14 @@ class Traffic:
             with self._lock:
                 self.stored.add(job_id)
 
+    def write(self) -> None:
+        """Write items into the outbox."""
+        while not self._pushing.is_set():
+            job_id = self._place(outbox_item("e2e.job", [], queue=QUEUE, table=""))
+            with self._lock:
+                self.stored.add(job_id)
+                self.written += 1
+
     def work(self, worker: str) -> None:
         """Fetch jobs, and acknowledge each with its lease."""
         while not self._done.is_set():
@@ -81,8 +92,8 @@ class Traffic:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Two producers and two workers in the block, and the workers until nothing is left."""
-        acts: list[Callable[[], None]] = [self.push, self.push]
+        """Three producers and two workers in the block, and the workers until nothing is left."""
+        acts: list[Callable[[], None]] = [self.push, self.push, self.write]
         acts += [lambda: self.work("w1"), lambda: self.work("w2")]
         threads = [threading.Thread(target=self._safely, args=(act,)) for act in acts]
         for each in threads:
@@ -107,6 +118,7 @@ class Traffic:
 
     def check(self) -> None:
         """Nothing lost, nothing done twice, and no answer but those that clients know."""
+        print(f"{self.written} items written, answers: {dict(self.answers)}")  # noqa: T201
         assert not self.broken, (self.broken[:5], self.answers)
         assert len(self.stored) > 20, self.answers
         assert self.stored == set(self.acked), self.answers

@@ -195,7 +195,7 @@ class OpenJobSpec(Construct):
         specs = {spec: self._function(spec) for spec in self._deployed()}
         self.functions = {spec.name: function for spec, function in specs.items()}
         others = [function for name, function in self.functions.items() if name != SETUP]
-        self._setup_step = set_up_first(self, self.functions[SETUP], others, self.storage.secret)
+        self._setup_step = set_up_first(self, self.functions[SETUP], others, self.storage, settings)
         self.api = self._entry(specs, vpc_endpoints)
         self.url = self.api.url
         _call_every_minute(self, self.functions["sweep"], by_name("sweep").description)

@@ -98,6 +98,9 @@ class DeploymentSettings(BaseModel):
     """Whether the table, bucket, keys, and logs are retained or destroyed with their stack."""
     deletion_protection: bool = True
     """Protects the table and its stack against deletion."""
+    replace_table: str = Field("", pattern=r"^([A-Za-z0-9_.-]{3,255})?$")
+    """Name of the table that a new, empty one replaces. A deployment that would replace a table
+    fails without this setting."""
     log_retention_days: int = 30
     """Retention of logs in days."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
