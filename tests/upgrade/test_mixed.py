@@ -504,10 +504,8 @@ class Run:
         table = Table(self.world.client, "ojs")
         assert ListenerStore(table).list_first("g", now_ms=now_ms) == [self.listener]
         assert ConnectionStore(table).get("c", now_ms=now_ms) == self.connection
-        print(
-            f"{len(jobs)} jobs, {len(clients.acked)} acks answered, {len(clients.steps)} with"
-            f" steps, answers: {dict(clients.counts)}"
-        )  # noqa: T201
+        told = len(jobs), len(clients.acked), len(clients.steps), dict(clients.counts)
+        print("jobs, acks, jobs with steps, answers:", *told)  # noqa: T201
 
 
 @pytest.fixture
