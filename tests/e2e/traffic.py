@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 QUEUE = "traffic"
+# Seconds between two jobs of a producer.
+PACE_S = 0.3
 
 
 class Traffic:
@@ -48,14 +50,16 @@ class Traffic:
                 self.answers[told] += 1
             if 0 < answer.status < 500:
                 return answer
-            if answer.status != 503 or "retry-after" not in answer.headers:
+            # The emulated table is slow on a busy machine: the effect is unknown.
+            slow = answer.status == 504 and answer.body["error"]["code"] == "backend_timeout"
+            if not slow and (answer.status != 503 or "retry-after" not in answer.headers):
                 self.broken.append(f"{told}: {answer.headers} {answer.body}")
             time.sleep(0.2)
         raise AssertionError(f"no answer to {method} {path}")
 
     def push(self) -> None:
         """Enqueue jobs one after the other; a repeated request finds its job."""
-        while not self._pushing.is_set():
+        while not self._pushing.wait(PACE_S):
             job_id = _uuid7()
             body = {"id": job_id, "type": "e2e.job", "args": [], "options": {"queue": QUEUE}}
             answer = self.ask("POST", "/jobs", body)
@@ -65,7 +69,7 @@ class Traffic:
 
     def write(self) -> None:
         """Write items into the outbox."""
-        while not self._pushing.is_set():
+        while not self._pushing.wait(PACE_S):
             job_id = self._place(outbox_item("e2e.job", [], queue=QUEUE, table=""))
             with self._lock:
                 self.stored.add(job_id)
