@@ -12,7 +12,7 @@ import shutil
 import sys
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from aws_cdk import (
     App,
@@ -85,7 +85,11 @@ class TemplateStack(Stack):
         for each in self.node.find_all():
             if isinstance(each, sns.CfnSubscription):
                 each.cfn_options.condition = has_email
-        setup = jobs.functions["setup"]
+        setup, declare = jobs.functions["setup"], jobs.declared.function
+        for name, function in (("setup", setup), ("declare", declare)):
+            # Fixed names, which Terraform knows before it updates the stack.
+            made = cast("lambda_.CfnFunction", function.node.default_child)
+            made.function_name = f"{settings.service}-{name}"
         if storage.secret is not None:
             keys = self.format_arn(
                 service="secretsmanager",
@@ -98,7 +102,7 @@ class TemplateStack(Stack):
             CfnOutput(self, "FirstKeySecretArn", value=storage.secret.secret_arn)
         CfnOutput(self, "ApiUrl", value=jobs.url)
         CfnOutput(self, "TableName", value=storage.table.table_name)
-        CfnOutput(self, "DeclareFunctionArn", value=jobs.declared.function.function_arn)
+        CfnOutput(self, "DeclareFunctionArn", value=declare.function_arn)
         CfnOutput(self, "SetupFunctionArn", value=setup.function_arn)
         Tags.of(self).add("service", "ojs")
         Tags.of(self).add("stage", settings.stage)
@@ -116,7 +120,7 @@ class TemplateStack(Stack):
             self,
             called,
             type="Number" if number else "String",
-            default=default,
+            default=str(default),
             description=field.description,
             **accepted,
         )
@@ -124,7 +128,13 @@ class TemplateStack(Stack):
 
 
 def write(settings: DeploymentSettings, code: lambda_.Code, folder: Path) -> Path:
-    """Write the template and its files into `folder`, which is emptied. Returns the template."""
+    """Write the template and its files into `folder`. Returns the template.
+
+    Raises ValueError if the folder has something else than an earlier template.
+    """
+    template = folder / TEMPLATE
+    if folder.exists() and not template.exists() and any(folder.iterdir()):
+        raise ValueError(f"--out: {folder} must be empty, or have an earlier {TEMPLATE}")
     app = App(analytics_reporting=False)
     stack = TemplateStack(app, settings, code)
     assembly = Path(app.synth().directory)
@@ -134,14 +144,14 @@ def write(settings: DeploymentSettings, code: lambda_.Code, folder: Path) -> Pat
         resource.pop("Metadata", None)
         if resource["Type"] == "AWS::Events::Rule":
             resource["Properties"]["Targets"] = [*map(_whole, resource["Properties"]["Targets"])]
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for earlier in folder.glob("*.zip"):
+        earlier.unlink()
     listed = json.loads((assembly / f"{stack.artifact_id}.assets.json").read_text())["files"]
     for name, file in listed.items():
         source = assembly / file["source"]["path"]
         if file["source"]["packaging"] == "zip":
             _pack(source, folder / f"{name}.zip")
-    template = folder / TEMPLATE
     template.write_text(json.dumps(made, indent=1) + "\n", "utf-8")
     shutil.rmtree(assembly)
     return template
@@ -182,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = from_context(chosen)
         template = write(settings, bundling.code(settings), options.out)
     except ValueError as error:
-        print(f"error: settings: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 1
     print(template)
     return 0

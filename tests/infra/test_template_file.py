@@ -33,7 +33,8 @@ def test_it_has_the_same_bytes_when_it_is_built_again(
 ) -> None:
     first, second = tmp_path / "a", tmp_path / "b" / "longer"
     second.mkdir(parents=True)
-    (second / "left.zip").write_text("of an earlier build")
+    for name in ("left.zip", "template.json"):
+        (second / name).write_text("of an earlier build")
     for folder in (first, second):
         template.write(DeploymentSettings(), code(), folder)
     assert hashes(first) == hashes(second)
@@ -70,9 +71,9 @@ def test_what_it_asks_for_is_used(made: Any) -> None:
     assert set(made["Parameters"]) == {*asked, "AssetBucket", "AssetPrefix"}
     text = json.dumps([made["Resources"], made["Conditions"]])
     for setting, (name, _) in template.PARAMETERS.items():
-        assert made["Parameters"][name]["Default"] == getattr(defaults, setting)
+        assert made["Parameters"][name]["Default"] == str(getattr(defaults, setting))
         assert f'{{"Ref": "{name}"}}' in text
-    functions = [each for each in made["Resources"].values() if "Function" == each["Type"][-8:]]
+    functions = [each for each in made["Resources"].values() if each["Type"][-8:] == "Function"]
     for each in functions:
         assert each["Properties"]["MemorySize"] == {"Ref": "MemoryMb"}
         assert set(each["Properties"]["Code"]) == {"S3Bucket", "S3Key"}
@@ -110,8 +111,19 @@ def test_settings_that_it_cannot_have_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_firewall_needs_more_than_one_stack(code: Callable[[], lambda_.Code]) -> None:
+def test_a_folder_with_something_else_is_left_as_it_is(
+    code: Callable[[], lambda_.Code], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.zip").write_text("mine")
+    with pytest.raises(ValueError, match=r"--out: .* must be empty, or have an earlier template"):
+        template.write(DeploymentSettings(), code(), tmp_path)
+    assert (tmp_path / "mine.zip").read_text() == "mine"
+
+
+def test_a_firewall_needs_more_than_one_stack(
+    code: Callable[[], lambda_.Code], tmp_path: Path
+) -> None:
     arn = "arn:aws:acm:us-east-1:123456789012:certificate/abc"
     settings = DeploymentSettings(waf=True, domain_name="jobs.example.com", certificate_arn=arn)
     with pytest.raises(ValueError, match="waf: requires a stack in us-east-1"):
-        template.write(settings, code(), None)  # type: ignore[arg-type]
+        template.write(settings, code(), tmp_path)
