@@ -22,6 +22,7 @@ _WHEEL = rf"ojs_backend_aws-{_VERSION}-py3"
 # Other places of the version, and a pattern that finds it there. `make facts` writes server.json.
 PLACES: Mapping[str, str] = {
     "package/ojs_aws/cdk/server.json": rf'^ "version": "{_VERSION}"',
+    "dashboard/package.json": rf'^  "version": "{_VERSION}"',
     "shared/ojs/settings.py": rf'^    version: str = "{_VERSION}"',
     "docs/local.md": rf"^OJS local server {_VERSION}",
     "docs/construct.md": _WHEEL,
