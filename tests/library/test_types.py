@@ -39,8 +39,8 @@ def printed(folder: Path, *command: str | Path, status: int = 1) -> str:
     return done.stdout
 
 
-def test_the_example_has_twelve_wrong_calls() -> None:
-    assert len(wrong_lines()) == 12
+def test_the_example_has_fifteen_wrong_calls() -> None:
+    assert len(wrong_lines()) == 15
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -114,6 +114,13 @@ class Worker:
         self._session: Session | None = None
         self._jobs: Jobs | None = None
 
+    if not TYPE_CHECKING:  # type checkers report an unknown attribute
+
+        def __getattr__(self, name: str) -> Any:
+            from ojs_aws.hints import missing
+
+            return missing(self, name)
+
     def job(self, name: str | None = None, **options: Unpack[JobOptions]) -> Declaration:
         """Decorator that makes a function or coroutine function a job type, as `Jobs.job`.
 
