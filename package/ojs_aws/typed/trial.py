@@ -33,24 +33,24 @@ class Trial(Durable):
         self._signals = signals
         self._outcomes = {(kind, name): {} for kind in ("step", "job") for name in steps}
 
-    async def _ask(self, aio: bool, call: Call[T]) -> T:
+    async def _ask(self, call: Call[T], *, other: bool = False) -> T:
         if call.path in ("jobs", "jobs/batch", "workflows"):
             raise LookupError("try_out() starts no child jobs. Pass their results in steps by name")
         stored = {"steps": [{"stored": True} for _ in call.body.get("steps", ())]}
         return call.read(stored)
 
-    async def _pause(self, aio: bool, seconds: float) -> None:
+    async def _pause(self, seconds: float) -> None:
         pass
 
-    async def _value(self, aio: bool, name: str, outcome: Answer, convert: Convert) -> Any:
+    async def _value(self, name: str, outcome: Answer, convert: Convert) -> Any:
         if name not in self._steps:
-            return await super()._value(aio, name, outcome, convert)
+            return await super()._value(name, outcome, convert)
         value = self._steps[name]
         if isinstance(value, Exception):
             raise StepFailed(name, ended(value, self.context).entry["error"])
         return value
 
-    async def _wait(self, aio: bool, kind: str, name: str, ends: Answer) -> Answer | None:
+    async def _wait(self, kind: str, name: str, ends: Answer) -> Answer | None:
         if kind == "sleep" or name not in self._signals:
             return None
         at = datetime.now(timezone.utc).isoformat()

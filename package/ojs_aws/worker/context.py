@@ -149,7 +149,7 @@ class JobContext:
             StepNameReused: The name was used before in this attempt.
         """
         if not isinstance(duration, (int, float)):
-            return self._now(self._code().sleep(False, duration, name))
+            return self._now(self._code().sleep(duration, name))
         self._stop.wait(duration)
         return self.check()
 
@@ -196,7 +196,7 @@ class JobContext:
         Raises:
             JobCancelled: The handler must stop.
         """
-        self._now(self._code().save_checkpoint(False, state))
+        self._now(self._code().save_checkpoint(state))
 
     @overload
     def step(
@@ -232,7 +232,7 @@ class JobContext:
             StepNameReused: The name was used before in this attempt.
             JobCancelled: The handler must stop.
         """
-        return self._now(self._code().step(False, name, function, args, kwargs))
+        return self._now(self._code().step(name, function, args, kwargs))
 
     def sleep_until(self, at: str | datetime, name: str = "sleep") -> None:
         """Suspend the job until a time, by the clock of the server.
@@ -245,7 +245,7 @@ class JobContext:
             StepNameReused: The name was used before in this attempt.
             JobCancelled: The handler must stop.
         """
-        self._now(self._code().sleep_until(False, at, name))
+        self._now(self._code().sleep_until(at, name))
 
     def wait_for(self, name: str, *, timeout: str | timedelta) -> Signal | None:
         """Suspend the job until a signal is sent to it. It can be sent before or after this call.
@@ -261,7 +261,7 @@ class JobContext:
             StepNameReused: The name was used before in this attempt.
             JobCancelled: The handler must stop.
         """
-        return self._now(self._code().wait_for(False, name, timeout))
+        return self._now(self._code().wait_for(name, timeout))
 
     @overload
     def run(self, call: JobCall[T], *, name: str) -> T: ...
@@ -282,7 +282,7 @@ class JobContext:
             StepNameReused: The name was used before in this attempt.
             JobCancelled: The handler must stop.
         """
-        return self._now(self._code().run(False, call, name))
+        return self._now(self._code().run(call, name))
 
     def gather(self, *calls: JobCall[T], name: str) -> list[T]:
         """Start up to 50 child jobs together, and suspend the job until all have finished.
@@ -299,7 +299,7 @@ class JobContext:
             StepNameReused: The name was used before in this attempt.
             JobCancelled: The handler must stop.
         """
-        return self._now(self._code().gather(False, calls, name))
+        return self._now(self._code().gather(calls, name))
 
     def progress(
         self, fraction: float, message: str | None = None, data: Mapping[str, Any] | None = None
@@ -336,12 +336,17 @@ class AsyncJobContext(JobContext):
         view.__dict__ = job.__dict__
         return view
 
+    def _code(self) -> Durable:
+        code = super()._code()
+        code.aio = True
+        return code
+
     async def sleep(  # type: ignore[override]
         self, duration: float | str | timedelta, name: str = "sleep"
     ) -> None:
         """Wait without blocking the event loop, as `JobContext.sleep`."""
         if not isinstance(duration, (int, float)):
-            return await self._code().sleep(True, duration, name)
+            return await self._code().sleep(duration, name)
         import asyncio
 
         await asyncio.sleep(duration)
@@ -349,7 +354,7 @@ class AsyncJobContext(JobContext):
 
     async def checkpoint(self, state: Any) -> None:  # type: ignore[override]
         """Store the state of the job, as `JobContext.checkpoint`."""
-        await self._code().save_checkpoint(True, state)
+        await self._code().save_checkpoint(state)
 
     @overload  # type: ignore[override]
     async def step(
@@ -386,19 +391,19 @@ class AsyncJobContext(JobContext):
 
         A function runs in a thread.
         """
-        return await self._code().step(True, name, function, args, kwargs)
+        return await self._code().step(name, function, args, kwargs)
 
     async def sleep_until(  # type: ignore[override]
         self, at: str | datetime, name: str = "sleep"
     ) -> None:
         """Suspend the job until a time, as `JobContext.sleep_until`."""
-        await self._code().sleep_until(True, at, name)
+        await self._code().sleep_until(at, name)
 
     async def wait_for(  # type: ignore[override]
         self, name: str, *, timeout: str | timedelta
     ) -> Signal | None:
         """Suspend the job until a signal is sent to it, as `JobContext.wait_for`."""
-        return await self._code().wait_for(True, name, timeout)
+        return await self._code().wait_for(name, timeout)
 
     @overload  # type: ignore[override]
     async def run(self, call: JobCall[T], *, name: str) -> T: ...
@@ -406,11 +411,11 @@ class AsyncJobContext(JobContext):
     async def run(self, call: Workflow, *, name: str) -> list[Any]: ...
     async def run(self, call: Any, *, name: str) -> Any:
         """Start a child job or a workflow, and wait for it, as `JobContext.run`."""
-        return await self._code().run(True, call, name)
+        return await self._code().run(call, name)
 
     async def gather(self, *calls: JobCall[T], name: str) -> list[T]:  # type: ignore[override]
         """Start up to 50 child jobs together, and wait for all, as `JobContext.gather`."""
-        return await self._code().gather(True, calls, name)
+        return await self._code().gather(calls, name)
 
 
 class Lease:
