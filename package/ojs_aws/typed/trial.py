@@ -5,20 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ojs_aws.client import background
 from ojs_aws.client.call import Answer, Call
 from ojs_aws.client.job import Job
 from ojs_aws.typed.plain import Convert
 from ojs_aws.worker.context import AsyncJobContext, JobContext
-from ojs_aws.worker.durable import Durable, StepFailed, StepInterrupted
+from ojs_aws.worker.durable import Durable
 from ojs_aws.worker.handlers import ended
+from ojs_aws.worker.steps import StepFailed, StepInterrupted
 
-if TYPE_CHECKING:
-    from ojs_aws.typed.job_type import JobType
-
-R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -58,9 +55,9 @@ class Trial(Durable):
 
 
 def try_out(
-    job_type: JobType[..., R], args: Sequence[Any], kwargs: Mapping[str, Any],
+    job_type: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
     steps: Mapping[str, Any], signals: Mapping[str, Any],
-) -> R:  # fmt: skip
+) -> Any:  # fmt: skip
     """Run the function of a job type. Its only attempt is the last one."""
     job = Job("try-out", job_type.name, attempt=1, max_attempts=1)
     kind = job_type.signature.context
@@ -69,7 +66,6 @@ def try_out(
     context.durable = Trial(context, steps, signals)
     try:
         found = job_type.function(*([context] if kind else []), *args, **kwargs)
-        value: R = background.result(found) if inspect.iscoroutine(found) else found
+        return background.result(found) if inspect.iscoroutine(found) else found
     except StepInterrupted as error:
         raise error.__cause__ or error from None
-    return value

@@ -9,10 +9,9 @@ from __future__ import annotations
 import inspect
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_type_hints
@@ -30,15 +29,15 @@ from ojs_aws.typed.plain import Convert, Refused, iso_duration, read_moment
 from ojs_aws.typed.signature import converter
 from ojs_aws.worker.context import CANCELLED, LOST, JobCancelled, JobContext, JobFailed
 from ojs_aws.worker.handlers import Ending, ended, failure
+from ojs_aws.worker.steps import JobSuspended, Signal, StepFailed, StepInterrupted
 
 if TYPE_CHECKING:
     import asyncio
 
-    from ojs_aws.typed.job_type import JobCall
-    from ojs_aws.typed.workflows import Workflow
+    from ojs_aws.typed.parents import Reference
+    from ojs_aws.worker.steps import ChildCall, Final, WorkflowCall
 
 T = TypeVar("T")
-Final = type[Exception] | tuple[type[Exception], ...]
 
 EXTENSION = "urn:ojs-aws:ext:durable-steps"
 MAX_CALLS = MAX_WAITS = 50
@@ -71,47 +70,6 @@ class StepNameReused(JobFailed):
         super().__init__(f"The name {name!r} {rule}.", code="step_name_reused", retryable=False)
 
 
-class StepFailed(Exception):
-    """A step or a child job failed, and its error is stored. All later attempts raise it.
-
-    Attributes:
-        name: Name of the step, with its key.
-        error: Its error with `code`, `type`, and `message`.
-    """
-
-    def __init__(self, name: str, error: Mapping[str, Any]) -> None:
-        self.name = name
-        self.error = dict(error)
-        super().__init__(f"{name}: {self.error.get('message') or self.error.get('code')}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.name, self.error))
-
-
-class StepInterrupted(BaseException):
-    """A step failed, and its outcome is not stored: the attempt ends. Don't catch it.
-
-    Its `__cause__` is the exception of the step.
-    """
-
-
-class JobSuspended(BaseException):
-    """The job waits: the attempt ends, and the handler runs again later. Don't catch it."""
-
-
-@dataclass(frozen=True)
-class Signal:
-    """A signal that was sent to a job.
-
-    Attributes:
-        data: Its data, a JSON value.
-        sent_at: When it was sent.
-    """
-
-    data: Any
-    sent_at: datetime
-
-
 class _Ended(BaseException):
     """A durable call ends the attempt: with waits (`every`: all of them must end), or an error."""
 
@@ -120,16 +78,6 @@ class _Ended(BaseException):
     ) -> None:
         super().__init__()
         self.waits, self.every, self.error = waits, every, error
-
-
-def now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits for an event loop."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        value: T = done.value
-        return value
-    raise AssertionError("the coroutine waits for an event loop")
 
 
 def _invalid(message: str) -> JobFailed:
@@ -599,7 +547,7 @@ class Durable:
             return await self._workflow(call, self._named("job", self._named("step", name)))
         return (await self._children([call], [self._named("job", name)]))[0]
 
-    async def gather(self, calls: Sequence[JobCall[Any]], name: str) -> list[Any]:
+    async def gather(self, calls: Sequence[ChildCall[Any]], name: str) -> list[Any]:
         """Start child jobs, and wait for the results of all."""
         if len(calls) > MAX_CALLS:
             rule = f"takes at most {MAX_CALLS} jobs, but got {len(calls)}. Use run(group(…))"
@@ -607,7 +555,7 @@ class Durable:
         names = [self._named("job", name, str(number)) for number in range(len(calls))]
         return await self._children(calls, names)
 
-    async def _children(self, calls: Sequence[JobCall[Any]], names: Sequence[str]) -> list[Any]:
+    async def _children(self, calls: Sequence[ChildCall[Any]], names: Sequence[str]) -> list[Any]:
         if strange := [each for each in calls if not hasattr(each, "job_type")]:
             raise _invalid(f"A child job is a call such as send.job(…), but got {strange[0]!r:.60}")
         async with self._call():
@@ -620,11 +568,11 @@ class Durable:
                 if waits := await self._start(new):
                     raise _Ended(waits, every=True)
             return [
-                await self._value(name, self._found()["job", name], call.job_type.converted)
+                await self._value(name, self._found()["job", name], _reader(call.job_type))
                 for name, call in zip(names, calls)  # noqa: B905
             ]
 
-    async def _start(self, calls: Mapping[str, JobCall[Any]]) -> list[Answer]:
+    async def _start(self, calls: Mapping[str, ChildCall[Any]]) -> list[Answer]:
         """Start child jobs, and store the outcomes of those that have ended.
 
         Return the waits for the others.
@@ -670,7 +618,7 @@ class Durable:
         ours = {"job_id": self.context.id, "name": name}
         return answer if answer.get("parent") == ours else None
 
-    async def _workflow(self, workflow: Workflow, name: str) -> Any:
+    async def _workflow(self, workflow: WorkflowCall, name: str) -> Any:
         async with self._call():
             if ("job", name) not in self._found():
                 if (started := self._found().get(("step", name))) is None:
@@ -717,6 +665,10 @@ class Durable:
             age = read_moment(began) - read_moment(created_at)
             seconds = max(seconds, min(round(age.total_seconds()), most))
         return {"kind": "job", "name": name, "for": f"PT{seconds}S"}
+
+
+def _reader(job_type: Reference[Any]) -> Convert:
+    return lambda value, _out: job_type.read_result(value)
 
 
 def _outcome_of(child: Answer) -> Answer:
