@@ -372,10 +372,10 @@ def test_all_branches_wait_for_something_else(server: Server) -> None:
     """The first of them wakes the job, and the others go on waiting."""
 
     async def handle(job: AsyncJobContext) -> list[Any]:
-        return await asyncio.gather(
+        return [*await asyncio.gather(
             job.wait_for("one", timeout="P5D"), job.sleep("P1D", name="nap"),
             job.wait_for("two", timeout="P3D"), job.run(child.job(4), name="c"),
-        )  # fmt: skip
+        )]  # fmt: skip
 
     worker = worker_of(server, ("t", handle))
     job_id = server.push("t")
@@ -881,7 +881,10 @@ def untyped(value: Any) -> Any:
 
 
 BAD_NAMES = ("", "x" * 65, "a|b", "../x", "..", "a b", "a/b", None, 5)
-BAD_CALLS: list[tuple[Callable[[JobContext], Any], str]] = [
+BAD_LENGTHS: list[Any] = [
+    "", "P1M", "P367D", "P99999999999D", "3 days", "-P1D", timedelta(367), timedelta(-1), None, [],
+]  # fmt: skip
+BAD_CALLS: list[tuple[Callable[[Any], Any], str]] = [
     *((partial(lambda job, name: job.step(name, act, "a"), name=each), "invalid_durable_call")
       for each in BAD_NAMES),
     *((partial(lambda job, key: job.step("a", act, "a", key=key), key=each), "invalid_durable_call")
@@ -889,8 +892,7 @@ BAD_CALLS: list[tuple[Callable[[JobContext], Any], str]] = [
     *((partial(lambda job, name: job.wait_for(name, timeout="P1D"), name=each),
        "invalid_durable_call") for each in BAD_NAMES),
     *((partial(lambda job, each: job.sleep(each), each=each), "invalid_durable_call")
-      for each in ("", "P1M", "P367D", "P99999999999D", "3 days", "-P1D", timedelta(days=367),
-                   timedelta(-1), None, [])),
+      for each in BAD_LENGTHS),
     *((partial(lambda job, each: job.wait_for("a", timeout=each), each=each),
        "invalid_durable_call") for each in ("P1M", "P367D", 60, None)),
     *((partial(lambda job, each: job.sleep_until(each), each=each), "invalid_durable_call")
@@ -1100,9 +1102,8 @@ def test_a_function_suspends_its_job(server: Server, form: str, asynchronous: bo
     server.later(days=1)
     (job,) = server.fetch()
     answer = invoked(worker, form, job, Context())
-    assert answer == ({"batchItemFailures": []} if form == "sqs" else {
-        "status": "completed", "job_id": job_id, "result": "b done"
-    })  # fmt: skip
+    done: Any = {"status": "completed", "job_id": job_id, "result": "b done"}
+    assert answer == ({"batchItemFailures": []} if form == "sqs" else done)
     assert ran == {"a": 1, "b": 1}
 
 

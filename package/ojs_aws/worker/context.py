@@ -73,7 +73,7 @@ class JobContext:
     clients: Clients | None = None
     # Returns the clients of durable code. None: `clients`.
     server: Callable[[], Clients | None] | None = None
-    # Version of the handler's code, and when no step starts any more (monotonic time in s).
+    # Version of the handler's code, and when the last step can start (monotonic time in s).
     code_version = 1
     start_until: float | None = None
     # `Durable` of this attempt. None: the handler has made no durable call.
@@ -214,7 +214,7 @@ class JobContext:
         self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T: ...
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run a function once, and store its result. Later attempts return what is stored.
+        """Run a function once, and store its result. Later attempts return it.
 
         A function whose attempt ends before the result is stored runs again.
 

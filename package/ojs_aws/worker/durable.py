@@ -405,7 +405,7 @@ class Durable:
 
             for task in self._tasks - {asyncio.current_task()}:
                 task.cancel()
-                # Nobody retrieves its exception any more.
+                # asyncio logs an exception that no task retrieves.
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     # --- steps -----------------------------------------------------------------------------------
