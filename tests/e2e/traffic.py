@@ -84,7 +84,8 @@ class Traffic:
         """Fetch jobs, and acknowledge each with its lease."""
         while not self._done.is_set():
             wanted = {"queues": [QUEUE], "count": 5, "worker_id": worker}
-            jobs = self.ask("POST", "/workers/fetch", wanted).body["jobs"]
+            body = {**wanted, "visibility_timeout_ms": 40_000}
+            jobs = self.ask("POST", "/workers/fetch", body).body["jobs"]
             for job in jobs:
                 with self._lock:
                     self.handed[job["id"]] += 1
@@ -112,8 +113,8 @@ class Traffic:
         try:
             yield
             self._pushing.set()
-            deadline = time.monotonic() + 90
-            # Jobs of a lost fetch come back when their leases end, after 30 seconds.
+            deadline = time.monotonic() + 240
+            # Jobs of a lost fetch come back when their leases end, after 40 seconds.
             while len(self.acked) < len(self.stored) and time.monotonic() < deadline:
                 time.sleep(0.2)
         finally:
