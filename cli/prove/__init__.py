@@ -1,0 +1,78 @@
+"""`ojs-aws prove`: verifies a deployment, with numbers. docs/prove.md describes it."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+from cli import target
+
+PARTS = ("conformance", "behavior", "wiring", "latency", "pickup", "ramp", "cost")
+MAX_RATE = 200
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "prove",
+        help="verify a deployment: its API, wiring, durations, rates, and cost; creates queues and "
+        "jobs of its own, and deletes them",
+    )
+    target.add_arguments(parser)
+    for name, help_text, value in (
+        ("--only", f"parts to run, of {', '.join(PARTS)} (default: all)", ("PART,…", _parts, PARTS)),
+        ("--max-cost", "skip a part that could exceed this price (default: 1.00)",
+         ("DOLLARS", _dollars, 1.0)),
+        ("--rate", "highest rate of the ramp in jobs/s, at most 200 (default: 50)",
+         ("JOBS", _rate, 50)),
+        ("--report", "folder for the reports (default: the name of the run)", ("DIR", Path, None)),
+        ("--clean", "delete what a run that was broken off left behind", ("RUN", _run_name, None)),
+    ):  # fmt: skip
+        parser.add_argument(name, help=help_text, metavar=value[0], type=value[1], default=value[2])
+    for name, help_text in (
+        ("--long", "also count jobs over the end of a stream window; takes 20 min more"),
+        ("--shared", "run beside other traffic of more than 1 request/s"),
+        ("--yes", "don't ask for confirmation"),
+    ):
+        short = ["-y"] if name == "--yes" else []
+        parser.add_argument(name, *short, action="store_true", help=help_text)
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> None:
+    from cli.prove import session
+
+    session.run(options)
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    chosen = [part.strip() for part in text.split(",")]
+    if unknown := [part for part in chosen if part not in PARTS]:
+        raise argparse.ArgumentTypeError(f"'{unknown[0]}' must be one of {', '.join(PARTS)}")
+    return tuple(part for part in PARTS if part in chosen)
+
+
+def _dollars(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of dollars above 0, but is '{text}'")
+    return value
+
+
+def _rate(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_RATE):
+        raise argparse.ArgumentTypeError(f"must be from 1 to {MAX_RATE}, but is '{text}'")
+    return int(text)
+
+
+def _run_name(text: str) -> str:
+    from cli.prove.made import RUN_NAME
+
+    if not RUN_NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"must be a name such as prove-7f3a, but is '{text}'")
+    return text
