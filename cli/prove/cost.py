@@ -38,7 +38,7 @@ class Budget:
 
     def price(self, jobs: float, requests: float) -> float:
         """Return the price in dollars of so many jobs, and of other requests."""
-        return jobs * self._job + requests * self._request
+        return float(jobs * self._job + requests * self._request)
 
     def affords(self, jobs: float, requests: float) -> bool:
         """Return whether the ceiling allows this. If it does, add it to what is spent."""
@@ -69,7 +69,7 @@ def _compare(run: Run) -> str:
     part = (end - begin) / (begin - before)
 
     def less(during: float, earlier: float) -> float:
-        return max(0.0, during - part * earlier)
+        return max(0.0, during - earlier * float(part))
 
     write, read = (less(*(cloud.units(name, each) for each in spans)) for name in ("Write", "Read"))
     (calls, request_ms), (calls_before, _) = (cloud.calls(REQUESTS, each) for each in spans)

@@ -58,7 +58,7 @@ from ojs_aws.cdk.parts.network import Network, endpoints
 from ojs_aws.cdk.parts.origin import origin_secret
 from ojs_aws.cdk.parts.outbox import After, Outbox, OutboxTable, check_outbox
 from ojs_aws.cdk.parts.private_api import PrivateApi
-from ojs_aws.cdk.parts.push import Queues, Target, prepare, target_of
+from ojs_aws.cdk.parts.push import Queues, Target, prepare, prove_function, target_of
 from ojs_aws.cdk.parts.realtime import Realtime
 from ojs_aws.cdk.parts.storage import Storage
 from ojs_aws.cdk.parts.stream import failure_queue, map_live, map_stream
@@ -107,6 +107,8 @@ class OpenJobSpec(Construct):
     """Queues of push delivery. None with push=false."""
     realtime: Realtime | None
     """WebSocket API. None with realtime=off."""
+    prove: lambda_.Function | None
+    """Function that `ojs-aws prove` pushes jobs to. None with prove=false."""
     pushed_to: dict[str, Sequence[Construct]]
     """Permission and configuration of each push target, by path of its function or alias."""
     functions: Mapping[str, lambda_.Function]
@@ -228,6 +230,9 @@ class OpenJobSpec(Construct):
         self._egress_hosts = list(settings.egress_hosts)
         self.pushed_to = {}
         self._workers: list[FargateWorker] = []
+        self.prove = prove_function(self, settings) if settings.prove else None
+        if self.prove is not None:
+            self._pushes_to(target_of(self, self.prove))
 
     def _deployed(self) -> Sequence[FunctionSpec]:
         settings = self.settings
