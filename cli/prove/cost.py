@@ -63,7 +63,7 @@ def _compare(run: Run) -> str:
     first, last = run.numbers["ramp_span"]
     # Whole minutes, until the consumer has processed the last record.
     begin, end = first // 60 * 60, (last + 90) // 60 * 60 + 60
-    time.sleep(max(0.0, end + run.pace.metrics_s - time.time()))
+    run.sleep(max(0.0, end + run.pace.metrics_s - time.time()))
     before = begin - 60 * _BEFORE_MIN
     spans = [(_time(begin), _time(end)), (_time(before), _time(begin))]
     part = (end - begin) / (begin - before)

@@ -82,6 +82,7 @@ class Run:
     checks: list[Check] = field(default_factory=list)
     numbers: dict[str, Any] = field(default_factory=dict)
     say: Callable[[str], object] = print
+    sleep: Callable[[float], object] = time.sleep
     # Whether the price of so many jobs and requests is below the ceiling. Adds it to the bill.
     affords: Callable[[float, float], bool] = lambda _jobs, _requests: True
 
@@ -141,7 +142,7 @@ class Run:
             if time.monotonic() >= end:
                 what = otherwise if isinstance(otherwise, str) else otherwise()
                 raise Wrong(f"{what} after {within_s:g} s")
-            time.sleep(self.pace.look_s)
+            self.sleep(self.pace.look_s)
         return found
 
 

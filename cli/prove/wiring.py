@@ -166,7 +166,7 @@ def _long(run: Run) -> str:
         for job in run.take(queue, 10):
             run.own.ack(job)
         count += 10
-        time.sleep(min(30.0, run.pace.long_s / 4))
+        run.sleep(min(30.0, run.pace.long_s / 4))
     return _counted(run, queue, count)
 
 
