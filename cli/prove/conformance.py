@@ -14,8 +14,6 @@ _FUNCTIONS = "Check the logs of the functions jobs, workers, and admin"
 _STREAM = "Check the log of the function stream, and its failure queue"
 # Characters of args that don't fit in the job record.
 _LARGE = 300 * 1024
-# Time in seconds until the server sends events to a new subscriber.
-_NOTICED_S = 2.5
 
 
 def run_checks(run: Run) -> None:
@@ -268,7 +266,7 @@ def _live(run: Run) -> str:
     queue = run.queue("check")
     try:
         with run.own.subscribe(f"queue:{queue}") as events:
-            time.sleep(_NOTICED_S)
+            run.sleep(run.pace.noticed_s)
             began, job_id = time.monotonic(), run.push(queue)
             event = events.get(30)
             ms = 1_000 * (time.monotonic() - began)

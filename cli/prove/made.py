@@ -26,7 +26,7 @@ WORKERS = ("a", "b", "polled", "rung", "listener")
 CRON, DELIVERY = "tick", "pushed"
 # Jobs of one request to erase them.
 _ERASED = 500
-_LOOK_S = 1.0
+_LOOK_S = 0.5
 
 
 class Made:

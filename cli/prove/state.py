@@ -43,6 +43,10 @@ class Pace:
     counted_s: float = 90.0
     lease_s: float = 5.0
     """Duration of a lease that is lost."""
+    listed_s: float = 12.0
+    """Time until all containers know a worker that listens."""
+    noticed_s: float = 2.5
+    """Time until the server sends events to a new subscriber."""
     cron: str = "* * * * *"
     ticks: int = 3
     ticks_s: float = 300.0

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -19,8 +19,6 @@ from ojs_aws.client.call import Call, json_object
 
 # A worker that is told about jobs polls only so often.
 _RARELY_S = 60.0
-# Time in seconds until all containers know a new listener.
-_LISTED_S = 12.0
 # End of the ramp.
 _SLOW_MS, _ERRORS = 1_000.0, 0.001
 _STEPS = (1, 2, 5, 10, 20, 50, 100, 200)
@@ -159,7 +157,7 @@ def _rung(run: Run) -> str:
     with _worker(run, "rung", poll_s=_RARELY_S) as begun:
         first = run.push(run.named("pick"))
         run.until(lambda: first in begun, 60, "the first job didn't start")
-        time.sleep(min(_LISTED_S, 4 * run.pace.step_s))
+        run.sleep(run.pace.listed_s)
         found = _picked(run, "listening", begun, 1.0)
     # A worker that isn't told finds a job after up to 25 s.
     require(found["p50"] < 2 * _SLOW_MS, f"half of the jobs started after {found['p50']:g} ms")
@@ -265,13 +263,12 @@ def _step(
         except Exception:  # noqa: BLE001 - counted
             failures += 1
 
+    lives = []
     for number in range(count):
         time.sleep(max(0.0, began + number / rate - time.monotonic()))
-        pool.submit(life)
+        lives.append(pool.submit(life))
     sent_s = time.monotonic() - began
-    end = time.monotonic() + 30
-    while pool._work_queue.qsize() and time.monotonic() < end:  # noqa: SLF001 - its backlog
-        time.sleep(0.05)
+    wait(lives, timeout=60)
     sent = run.own.transport.sent[before:]
     return {
         "rate": rate, "jobs": count, "reached": round(count / max(sent_s, count / rate), 1),

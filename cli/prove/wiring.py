@@ -96,23 +96,21 @@ def _counted(run: Run, queue: str, count: int) -> str:
 
 def _window(run: Run) -> str:
     cloud = cloud_of(run)
-    mapping = cloud.stream_mapping()
-    window_s = mapping.get("TumblingWindowInSeconds", 0)
+    cloud.on_aws()
+    window_s = cloud.stream_mapping().get("TumblingWindowInSeconds", 0)
     require(window_s, "the mapping has no tumbling window, so records have no shard")
-    age = "not shown by an emulator"
-    if not cloud.emulated:
-        now = datetime.now(UTC)
-        dims = {"FunctionName": cloud.functions["stream"]["FunctionName"]}
-        span = (now - timedelta(minutes=10), now)
-        ages = cloud.measured("AWS/Lambda", "IteratorAge", "Maximum", span, **dims)
-        worst_s = max(ages, default=0.0) / 1_000
-        require(worst_s < _STREAM_AGE_S, f"IteratorAge was {worst_s:.0f} s")
-        age = f"at most {worst_s:.1f} s"
-    return f"a window of {window_s} s, age of records: {age}"
+    now = datetime.now(UTC)
+    dims = {"FunctionName": cloud.functions["stream"]["FunctionName"]}
+    span = (now - timedelta(minutes=10), now)
+    ages = cloud.measured("AWS/Lambda", "IteratorAge", "Maximum", span, **dims)
+    worst_s = max(ages, default=0.0) / 1_000
+    require(worst_s < _STREAM_AGE_S, f"IteratorAge was {worst_s:.0f} s")
+    return f"a window of {window_s} s; records were at most {worst_s:.1f} s old"
 
 
 def _table(run: Run) -> str:
     cloud = cloud_of(run)
+    cloud.on_aws()
     table, name = cloud.table, cloud.outputs["TableName"]
     stream = table.get("StreamSpecification", {}).get("StreamViewType")
     require(stream == "NEW_AND_OLD_IMAGES", f"the stream has {stream}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import uuid
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
@@ -424,6 +425,7 @@ class Caller:
         body: Any = None,
         *,
         at: str | None = None,
+        name: str | None = None,
         query: Mapping[str, str] | None = None,
         status: int | None = None,
         text: bool = False,
@@ -431,8 +433,8 @@ class Caller:
         role: str | None = None,
         shown: str | None = None,
     ) -> dict[str, Any]:
-        """An operation's answer, parsed unless it is a text; `at` fills the path's parameter, `key`
-        is an idempotency key, `role` the ARN of who signed the request, and `shown` what the
+        """An operation's answer, parsed unless it is a text; `at` fills the path's parameter, `name`
+        a second one, `key` is an idempotency key, `role` the ARN of who signed the request, and `shown` what the
         distribution in front adds.
         """
         operation = contract.get(operation_id)
@@ -441,6 +443,8 @@ class Caller:
         if operation.path_parameter is not None:
             assert at is not None
             path = path.replace(f"{{{operation.path_parameter}}}", at)
+        if name is not None:
+            path = re.sub(r"{\w+}", name, path)
         event: dict[str, Any] = {
             "version": "2.0",
             "routeKey": "$default",
@@ -664,6 +668,36 @@ def everything(call: Caller) -> None:
     _roles(call)
     _push(call)
     _realtime(call)
+    _durable(call)
+
+
+def _durable(call: Caller) -> None:
+    """Steps, waits, and signals, of jobs that are pulled and pushed."""
+    job_id = call.claimed("durable")
+    for result in (1, LARGE):
+        step = {"name": f"s{len(str(result))}", "save": "x", "result": result}
+        token = call("get_job", at=job_id)["job"]["lease_token"]
+        call("save_steps", {"steps": [step], "lease_token": token, "version": 1}, at=job_id)
+    call("list_steps", at=job_id)
+    waits = [{"kind": "signal", "name": "go", "for": "PT1H"}]
+    suspend = {"suspend": {"mode": "all", "waits": waits}}
+    call("nack_job", {"job_id": job_id, **suspend})
+    call("send_signal", {"data": LARGE}, at=job_id, name="go")
+    call("delete_step", at=job_id, name="s1")
+    assert call.fetch("durable") == [job_id]
+    call("ack_job", {"job_id": job_id})
+    target = {"function": PUSHED_TO}
+    call("put_delivery", {"target": target, "queues": ["waiting"]}, at="waits")
+    for kind in ("told", "sender"):
+        pushed = call.push(queue="waiting", args=[kind])
+        call.clock.advance(2_000)
+        call.message("dispatch", {"delivery": "waits"})
+        job = call("get_job", at=pushed)["job"]
+        assert job["state"] == "active", job
+        answer = {"status": "suspended", "job_id": pushed, **suspend}
+        if kind == "told":
+            call.told(told(job, "push_worker_waits", answer))
+    call("delete_delivery", at="waits")
 
 
 def _system(call: Caller) -> None:

@@ -130,6 +130,12 @@ _WORK = Access(
 # The index for dead letters of all queues, and for bulk operations.
 _WORK_AND_EXPIRY = replace(_WORK, indexes={"work": _QUERY, "expiry": _QUERY})
 
+
+def _durable(access: Access) -> Access:
+    """Add the permission that durable code needs: a job is suspended unless its wait has ended."""
+    return replace(access, table=access.table | {"ConditionCheckItem"})
+
+
 # Functions that process requests check whether the distribution forwarded them.
 _READS_SECRET = frozenset({"GetSecretValue"})
 
@@ -155,14 +161,14 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         description="Jobs API: enqueue, read, list, cancel, progress, results, and bulk operations",
         routes=("/ojs/v1/jobs", "/ojs/v1/jobs/{proxy+}"),
         timeout_s=HTTP_TIMEOUT_S,
-        access=replace(_WORK_AND_EXPIRY, origin=_READS_SECRET),
+        access=_durable(replace(_WORK_AND_EXPIRY, origin=_READS_SECRET)),
     ),
     FunctionSpec(
         name="workers",
         description="Workers API: fetch, ack, nack, heartbeat, and registration",
         routes=("/ojs/v1/workers", "/ojs/v1/workers/{proxy+}"),
         timeout_s=HTTP_TIMEOUT_S,
-        access=replace(_WORK, origin=_READS_SECRET),
+        access=_durable(replace(_WORK, origin=_READS_SECRET)),
     ),
     FunctionSpec(
         name="admin",
@@ -270,7 +276,7 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         # SQS redelivers the outcome of a crashed run after six times this. The lease lasts longer:
         # two minutes plus the target's timeout.
         timeout_s=20,
-        access=_pushing(OUTCOMES, _RETURNS),
+        access=_durable(_pushing(OUTCOMES, _RETURNS)),
     ),
     FunctionSpec(
         name="sender",
@@ -278,7 +284,7 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         consumes=SEND,
         # The maximum timeout of an endpoint.
         timeout_s=900,
-        access=_pushing(SEND),
+        access=_durable(_pushing(SEND)),
     ),
 )
 
@@ -292,7 +298,7 @@ _API = FunctionSpec(
     description="Complete API: jobs, workers, queues, dead letters, and administration",
     routes=(DEFAULT_ROUTE,),
     timeout_s=HTTP_TIMEOUT_S,
-    access=replace(_WORK_AND_EXPIRY, targets=_INVOKES),
+    access=_durable(replace(_WORK_AND_EXPIRY, targets=_INVOKES)),
 )
 
 # Created if a CDK app declares resources. Same permissions as admin, without test calls.
