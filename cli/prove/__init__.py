@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,19 @@ def add(commands: Any) -> None:
         "jobs of its own, and deletes them",
     )
     target.add_arguments(parser)
-    for name, help_text, value in (
-        ("--only", f"parts to run, of {', '.join(PARTS)} (default: all)", ("PART,…", _parts, PARTS)),
-        ("--max-cost", "skip a part that could exceed this price (default: 1.00)",
-         ("DOLLARS", _dollars, 1.0)),
-        ("--rate", "highest rate of the ramp in jobs/s, at most 200 (default: 50)",
-         ("JOBS", _rate, 50)),
-        ("--report", "folder for the reports (default: the name of the run)", ("DIR", Path, None)),
-        ("--clean", "delete what a run that was broken off left behind", ("RUN", _run_name, None)),
-    ):  # fmt: skip
-        parser.add_argument(name, help=help_text, metavar=value[0], type=value[1], default=value[2])
+    only = f"parts to run, of {', '.join(PARTS)} (default: all)"
+    price = "skip a part that could exceed this price (default: 1.00)"
+    rate = "highest rate of the ramp in jobs/s, at most 200 (default: 50)"
+    report = "folder for the reports (default: the name of the run)"
+    clean = "delete what a run that was broken off left behind"
+    for name, metavar, kind, default, help_text in (
+        ("--only", "PART,…", _parts, PARTS, only),
+        ("--max-cost", "DOLLARS", _dollars, 1.0, price),
+        ("--rate", "JOBS", _rate, 50, rate),
+        ("--report", "DIR", Path, None, report),
+        ("--clean", "RUN", _run_name, None, clean),
+    ):
+        parser.add_argument(name, metavar=metavar, type=kind, default=default, help=help_text)
     for name, help_text in (
         ("--long", "also count jobs over the end of a stream window; takes 20 min more"),
         ("--shared", "run beside other traffic of more than 1 request/s"),
@@ -55,13 +58,9 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def _dollars(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
+    if not (re.fullmatch(r"\d{1,4}(\.\d+)?", text, re.ASCII) and float(text)):
         raise argparse.ArgumentTypeError(f"must be a number of dollars above 0, but is '{text}'")
-    return value
+    return float(text)
 
 
 def _rate(text: str) -> int:

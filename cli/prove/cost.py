@@ -51,7 +51,7 @@ class Budget:
 
 def run_cost(run: Run) -> None:
     """Compare units, requests, and durations of the ramp with the model."""
-    run.check("cost", "units, requests, and durations", lambda: _compare(run), _TODO)
+    run.check("cost", "units, requests, and durations", _compare, _TODO)
 
 
 def _compare(run: Run) -> str:

@@ -38,13 +38,14 @@ class Made:
         self._about = {"run": run, "server": server}
         self._write()
 
-    def note(self, kind: str, name: str) -> str:
-        """Record a thing that is created next. Returns its name."""
+    def note(self, kind: str, name: str) -> bool:
+        """Record a thing that is created next. Returns false if it was recorded before."""
         thing = {"kind": kind, "name": name}
-        if thing not in self.things:
-            self.things.append(thing)
-            self._write()
-        return name
+        if thing in self.things:
+            return False
+        self.things.append(thing)
+        self._write()
+        return True
 
     def _write(self) -> None:
         found = {**self._about, "made": self.things}

@@ -13,6 +13,8 @@ from cli.output import printable
 from cli.prove.state import Run
 
 VERSION = 1
+_REQUESTS, _PICKUP = "Requests (ms)", "From push to start (ms)"
+_RAMP, _COST = "Ramp (ms)", "Cost"
 _COLUMNS = ("count", "p50", "p90", "p99", "max")
 _WIDTH, _LEFT, _BAR = 720, 190, 18
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;
@@ -36,22 +38,20 @@ def write(run: Run, folder: Path, facts: dict[str, Any]) -> None:
 def _tables(found: dict[str, Any]) -> list[tuple[str, Sequence[str], list[list[str]]]]:
     """Return the tables of numbers: title, header, and rows."""
     numbers = found["numbers"]
+    costs = numbers.get("cost", {}).get("rows", {})
+    ramp = {f"{each['rate']} jobs/s": each for each in numbers.get("ramp", [])}
     tables: list[tuple[str, Sequence[str], list[list[str]]]] = []
-    for part, title in (("latency", "Requests (ms)"), ("pickup", "From push to start (ms)")):
-        rows = [
-            [name, *(f"{one.get(column, ''):g}" for column in _COLUMNS)]
-            for name, one in numbers.get(part, {}).items()
+    for title, rows, columns in (
+        (_REQUESTS, numbers.get("latency", {}), _COLUMNS),
+        (_PICKUP, numbers.get("pickup", {}), _COLUMNS),
+        (_RAMP, ramp, ("reached", *_COLUMNS[1:], "errors", "stops")),
+        (_COST, costs, ("assumed", "measured", "ratio")),
+    ):
+        cells = [
+            [name, *(str(one.get(each, "")) for each in columns)] for name, one in rows.items()
         ]
-        if rows:
-            tables.append((title, ("", *_COLUMNS), rows))
-    if steps := numbers.get("ramp"):
-        columns = ("rate", "reached", "p50", "p99", "errors")
-        rows = [[*(f"{each[name]:g}" for name in columns), each["stops"]] for each in steps]
-        tables.append(("Ramp (jobs/s, ms)", (*columns, "ended by"), rows))
-    if costs := numbers.get("cost"):
-        rows = [[name, *(f"{value:g}" for value in one.values())]
-                for name, one in costs["rows"].items()]  # fmt: skip
-        tables.append(("Cost", ("", "assumed", "measured", "ratio"), rows))
+        if cells:
+            tables.append((title, ("", *columns), cells))
     return tables
 
 
@@ -88,7 +88,7 @@ def page(found: dict[str, Any]) -> str:
         for each in found["checks"]
     )
     tables = "".join(
-        f"<h2>{shown(title)}</h2>{_plot(title, found)}<table><tr>"
+        f"<h2>{shown(title)}</h2>{_plot(title, header, rows)}<table><tr>"
         + "".join(f"<th>{shown(cell)}" for cell in header)
         + "".join("<tr>" + "".join(f"<td>{shown(cell)}" for cell in row) for row in rows)
         + "</table>"
@@ -103,20 +103,27 @@ def page(found: dict[str, Any]) -> str:
     )
 
 
-def _plot(title: str, found: dict[str, Any]) -> str:
-    """Return the plot of a table: bars from p50 to p99 and max, or ratios of costs."""
-    numbers = found["numbers"]
-    if title == "Cost":
-        rows = {name: (0.0, one["ratio"], one["ratio"]) for name, one in
-                numbers["cost"]["rows"].items()}  # fmt: skip
-        return _bars(rows, lambda value: min(1.0, value / 2), "measured / assumed")
-    if title.startswith("Ramp"):
-        rows = {f"{each['rate']} jobs/s": (each["p50"], each["p99"], each["max"])
-                for each in numbers["ramp"]}  # fmt: skip
-    else:
-        part = numbers["latency" if title.startswith("Requests") else "pickup"]
-        rows = {name: (one["p50"], one["p99"], one["max"]) for name, one in part.items()}
-    return _bars(rows, _logarithmic, "ms: a bar from p50 to p99, a line to the maximum")
+def _plot(title: str, header: Sequence[str], rows: list[list[str]]) -> str:
+    """Return the plot of a table: bars from p50 to p99 and the maximum, or ratios of costs."""
+    ends, place = ("p50", "p99", "max"), _logarithmic
+    unit = "ms: from p50 to p99, with a line to the maximum"
+    if title == _COST:
+        ends, place, unit = ("ratio", "ratio", "ratio"), _half, "1.0: as assumed"
+    parts, height = [], _BAR * (len(rows) + 1) + 8
+    for line, row in enumerate(rows):
+        values = [float(row[header.index(each)]) for each in ends]
+        x0, x1, x2 = (_LEFT + place(each) * (_WIDTH - _LEFT - 70) for each in values)
+        y = _BAR * line + 4
+        parts.append(
+            f'<text x="0" y="{y + 12}">{html.escape(row[0])}</text>'
+            f'<rect x="{x0:.0f}" y="{y + 2}" width="{max(2, x1 - x0):.0f}" height="11" '
+            f'fill="#3b7dd8"/><path d="M{x1:.0f} {y + 8}H{x2:.0f}" stroke="#3b7dd8"/>'
+            f'<text x="{x2 + 6:.0f}" y="{y + 12}">{values[1]:g}</text>'
+        )
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{unit}">{"".join(parts)}'
+        f'<text x="{_LEFT}" y="{height - 4}">{unit}</text></svg>'
+    )
 
 
 def _logarithmic(ms: float) -> float:
@@ -124,18 +131,6 @@ def _logarithmic(ms: float) -> float:
     return min(1.0, math.log10(max(1.0, ms)) / 5)
 
 
-def _bars(rows: dict[str, tuple[float, float, float]], place: Any, unit: str) -> str:
-    parts, height = [], _BAR * (len(rows) + 1) + 8
-    for line, (name, values) in enumerate(rows.items()):
-        first, last, most = (_LEFT + place(each) * (_WIDTH - _LEFT - 70) for each in values)
-        y = _BAR * line + 4
-        parts.append(
-            f'<text x="0" y="{y + 12}">{html.escape(name)}</text>'
-            f'<rect x="{first:.0f}" y="{y + 2}" width="{max(2, last - first):.0f}" height="11" '
-            f'fill="#3b7dd8"/><path d="M{last:.0f} {y + 8}H{most:.0f}" stroke="#3b7dd8"/>'
-            f'<text x="{most + 6:.0f}" y="{y + 12}">{values[1]:g}</text>'
-        )
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{unit}">{"".join(parts)}'
-        f'<text x="{_LEFT}" y="{height - 4}">{unit}</text></svg>'
-    )
+def _half(ratio: float) -> float:
+    """Return the place of a ratio from 0 to 2, from 0 to 1."""
+    return min(1.0, ratio / 2)

@@ -75,9 +75,8 @@ def _connect(
 
 
 def _clean(options: argparse.Namespace, pace: Pace, transport: httpx.BaseTransport | None) -> None:
-    folder = options.report or Path(options.clean)
     if not (options.stage or options.url):
-        server = server_of(folder)
+        server = server_of(options.report or Path(options.clean))
         options.stage, options.url = server.get("stage"), server.get("url")
     operator, _ = _connect(options, transport)
     _leave_nothing(operator, options.clean, pace)
@@ -133,7 +132,7 @@ def _prove(
     return sum(each.verdict == "failed" for each in run.checks), folder
 
 
-def _too_dear() -> str:
+def _too_dear(_run: Run) -> str:
     raise Skip("its price could exceed --max-cost")
 
 
@@ -188,14 +187,17 @@ def _ask(
 ) -> None:
     """Print the plan and its price, and ask. Raises CommandError without a yes."""
     loads = loads | {"ramp": (times.jobs_of_ramp(options.rate), 0)}
-    print(f"{name} on {options.stage or options.server.url}: creates a key, queues, jobs, a cron "
-          "job, and a delivery with this prefix, and deletes them at the end.")  # fmt: skip
+    where, total = options.stage or options.server.url, 0.0
+    print(
+        f"{name} on {where}: creates a key, queues, jobs, a cron job, and a delivery with this "
+        "prefix, and deletes them at the end."
+    )
     for part in options.only:
-        print(f"  {part:12}{number(round(loads[part][0]), 'job'):>12}  "
-              f"${budget.price(*loads[part]):.4f}")  # fmt: skip
-    total = sum(budget.price(*loads[part]) for part in options.only)
-    print(f"  at most ${min(cost.MARGIN * total, budget.ceiling):.2f} (ceiling "
-          f"${budget.ceiling:.2f}), about {25 + 20 * options.long} minutes with all parts")  # fmt: skip
+        price = budget.price(*loads[part])
+        total += price
+        print(f"  {part:12}{number(round(loads[part][0]), 'job'):>12}  ${price:.4f}")
+    most, minutes = min(cost.MARGIN * total, budget.ceiling), 25 + 20 * options.long
+    print(f"  at most ${most:.2f}, about {minutes} minutes with all parts")
     if options.yes:
         return
     if not sys.stdin.isatty():

@@ -94,11 +94,11 @@ class Run:
         """Return the name of a thing of this run."""
         return f"{self.name}-{what}"
 
-    def check(self, part: str, name: str, test: Callable[[], str], todo: str) -> None:
+    def check(self, part: str, name: str, test: Callable[[Run], str], todo: str) -> None:
         """Run a check. The test returns what it saw, or raises Wrong or Skip."""
         verdict: Verdict = "passed"
         try:
-            seen = test()
+            seen = test(self)
         except Skip as reason:
             verdict, seen = "skipped", str(reason)
         except (Wrong, OjsError) as error:
@@ -112,8 +112,7 @@ class Run:
     def queue(self, what: str, **config: Any) -> str:
         """Create a queue of this run, unless it exists. Returns its name."""
         name = self.named(what)
-        if {"kind": "queue", "name": name} not in self.made.things:
-            self.made.note("queue", name)
+        if self.made.note("queue", name):
             self.own.create_queue(name, **config)
         return name
 
@@ -136,6 +135,13 @@ class Run:
 
         self.until(enough, within_s, lambda: f"{len(found)} of {count} jobs were fetched")
         return found
+
+    def complete(self, queue: str, count: int = 0) -> list[str]:
+        """Fetch and ack exactly so many jobs, or those that are there. Returns their IDs."""
+        jobs = self.take(queue, count) if count else self.own.fetch(queue, 100)
+        for job in jobs:
+            self.own.ack(job)
+        return [job["id"] for job in jobs]
 
     def until(
         self, look: Callable[[], T], within_s: float, otherwise: Callable[[], str] | str

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from cli.prove.probe import percentiles, side_by_side
@@ -30,14 +31,16 @@ _SLOW = "Compare with the functions' durations on the dashboard. Increase memory
 
 def run_latency(run: Run) -> None:
     """Measure requests one by one, and then side by side."""
-    run.check("latency", "durations of requests", lambda: _requests(run), _SLOW)
-    run.check("latency", "cold starts", lambda: _cold(run), _SLOW)
+    run.check("latency", "durations of requests", _requests, _SLOW)
+    run.check("latency", "cold starts", _cold, _SLOW)
 
 
 def _requests(run: Run) -> str:
     queue, own, worker = run.queue("time"), run.own, run.named("a")
     found: dict[str, list[float]] = {}
-    _pairs(run, queue, 2)  # starts the containers
+    for _ in range(2):  # starts the containers
+        run.push(queue)
+        run.complete(queue, 1)
     for _ in range(run.pace.samples):
         job_id = _timed(run, found, "enqueue", lambda: run.push(queue))
         (job,) = _timed(run, found, "fetch", lambda: own.fetch(queue, worker_id=worker))
@@ -59,12 +62,6 @@ def _timed(run: Run, found: dict[str, list[float]], name: str, send: Callable[[]
     return answer
 
 
-def _pairs(run: Run, queue: str, count: int) -> None:
-    for _ in range(count):
-        run.push(queue)
-        run.own.ack(*run.take(queue))
-
-
 def _cold(run: Run) -> str:
     """More requests at the same time than containers start new ones."""
     queue, count = run.queue("time"), run.pace.parallel
@@ -74,8 +71,7 @@ def _cold(run: Run) -> str:
     require(not errors, f"{len(errors)} of {count} requests failed: {errors[:1]}")
     found = percentiles([each.ms for each in run.own.transport.sent[before:]])
     run.numbers["cold"] = found
-    for job in run.take(queue, count):
-        run.own.ack(job)
+    run.complete(queue, count)
     return f"{count} side by side: p50 {found['p50']:g} ms, max {found['max']:g} ms (warm {warm:g})"
 
 
@@ -85,11 +81,10 @@ def _cold(run: Run) -> str:
 def run_pickup(run: Run) -> None:
     """Measure the time from a push to the start of its job, and the delay of a cron job."""
     for poll_s in run.pace.polls_s:
-        run.check("pickup", f"polled every {poll_s:g} s", lambda s=poll_s: _polled(run, s), _SLOW)  # type: ignore[misc]
-    run.check("pickup", "listening", lambda: _rung(run),
-              "Check the logs of the functions ticket and socket")  # fmt: skip
-    run.check("pickup", "pushed", lambda: _delivered(run), "Check the log of function dispatch")
-    run.check("pickup", "cron", lambda: _late(run), "Check the log of the function sweep")
+        run.check("pickup", f"polled every {poll_s:g} s", partial(_polled, poll_s), _SLOW)
+    run.check("pickup", "listening", _rung, "Check the logs of the functions ticket and socket")
+    run.check("pickup", "pushed", _delivered, "Check the log of the function dispatch")
+    run.check("pickup", "cron", _late, "Check the log of the function sweep")
 
 
 @contextmanager
@@ -136,7 +131,7 @@ def _note(run: Run, name: str, waited: list[float]) -> dict[str, float]:
     return found
 
 
-def _polled(run: Run, poll_s: float) -> str:
+def _polled(poll_s: float, run: Run) -> str:
     with _worker(run, "polled", poll_s=poll_s, realtime=False) as begun:
         found = _picked(run, f"poll {poll_s:g} s", begun, poll_s)
     longest = 1_000 * poll_s + _SLOW_MS
@@ -215,8 +210,8 @@ def _rates(rate: int) -> list[int]:
 
 def run_ramp(run: Run) -> None:
     """Enqueue, fetch, and complete jobs at growing rates."""
-    run.check("ramp", f"up to {run.rate} jobs/s", lambda: _ramp(run),
-              "docs/size-a-deployment.md: lanes, concurrency, throttles")  # fmt: skip
+    todo = "docs/size-a-deployment.md: lanes, concurrency, throttles"
+    run.check("ramp", f"up to {run.rate} jobs/s", _ramp, todo)
 
 
 def _ramp(run: Run) -> str:
@@ -237,11 +232,8 @@ def _ramp(run: Run) -> str:
                 break
     run.numbers["ramp_span"] = [began.timestamp(), time.time()]
     run.numbers["ramp_ended"] = ended
-    for _ in range(20):  # jobs whose fetch came too early
-        if not (left := run.own.fetch(queue, 100, worker_id=run.named("a"))):
-            break
-        for job in left:
-            run.own.ack(job)
+    while run.complete(queue):  # jobs whose fetch came too early
+        pass
     good = [each["rate"] for each in steps if not each["stops"]]
     require(good, f"not even {rates[0]} jobs/s: {ended}")
     return f"{max(good)} jobs/s without a limit; {ended}"

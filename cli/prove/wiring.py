@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -33,15 +32,9 @@ def cloud_of(run: Run) -> Cloud:
     return run.cloud
 
 
-def _checks(run: Run, part: str, *checks: tuple[str, Callable[[Run], str], str]) -> None:
-    for name, test, todo in checks:
-        run.check(part, name, lambda test=test: test(run), todo)  # type: ignore[misc]
-
-
 def run_wiring(run: Run) -> None:
     """Run the checks of routes, access, alarms, and permissions."""
-    _checks(
-        run, "wiring",
+    for name, test, todo in (
         ("routes", _routes, "Deploy again: a route of the API is missing or leads elsewhere"),
         ("the dashboard", _pages, "Deploy again, or set web_dashboard"),
         ("wrong key or signature", _strangers, "Check the authorizer of the API at once"),
@@ -52,20 +45,20 @@ def run_wiring(run: Run) -> None:
         ("alarms notify somebody", _alarm_actions, "Set alarm_email or alarm_topic_arn"),
         ("alarms have data", _alarm_data, "Deploy again: the metric has another name"),
         ("permissions of functions", _roles, "Remove the permission from the role"),
-    )  # fmt: skip
+    ):
+        run.check("wiring", name, test, todo)
 
 
 def run_behavior(run: Run) -> None:
     """Run the checks of what emulators don't show."""
-    _checks(
-        run, "behavior",
+    for name, test, todo in (
         ("counters", _counters, "Check the log of the function stream"),
         ("stream windows", _window, "Check the mapping of the function stream"),
         ("table settings", _table, "Deploy again, or enable the setting of the table"),
         ("outcomes of pushed jobs", _pushed, "Check the log of the function outcomes"),
-    )  # fmt: skip
-    if run.long:
-        _checks(run, "behavior", ("counters over a window's end", _long, "As for counters"))
+        ("counters over a window's end", _long, "Check the log of the function stream"),
+    ):
+        run.check("behavior", name, test, todo)
 
 
 # --- behavior ------------------------------------------------------------------------------------
@@ -74,8 +67,7 @@ def run_behavior(run: Run) -> None:
 def _counters(run: Run) -> str:
     queue, count = run.queue("count"), run.pace.counted
     run.push_many(queue, count)
-    for job in run.take(queue, count):
-        run.own.ack(job)
+    run.complete(queue, count)
     return _counted(run, queue, count)
 
 
@@ -121,13 +113,8 @@ def _table(run: Run) -> str:
     found = backups["ContinuousBackupsDescription"].get("PointInTimeRecoveryDescription", {})
     recovery = found.get("PointInTimeRecoveryStatus")
     require(recovery == "ENABLED", f"point-in-time recovery is {recovery}")
-    warm = table.get("WarmThroughput", {})
-    run.numbers["warm"] = {"write": warm.get("WriteUnitsPerSecond"),
-                           "read": warm.get("ReadUnitsPerSecond")}  # fmt: skip
-    return (
-        "stream, TTL, and recovery are on; warm throughput: "
-        f"{run.numbers['warm']['write'] or 'unknown'} WU/s"
-    )
+    warm = table.get("WarmThroughput", {}).get("WriteUnitsPerSecond")
+    return f"stream, TTL, and recovery are on; warm throughput: {warm or 'unknown'} WU/s"
 
 
 def deliver(run: Run) -> str:
@@ -135,10 +122,9 @@ def deliver(run: Run) -> str:
     target = cloud_of(run).outputs.get("ProveFunctionArn")
     if target is None:
         raise Skip("needs a deployment with -c push=true -c prove=true")
-    queue, name = run.queue("pushed"), run.named("pushed")
-    if {"kind": "delivery", "name": name} not in run.made.things:
-        run.made.note("delivery", name)
-        run.operator.put_delivery(name, target={"function": target}, queues=[queue])
+    queue = run.queue("pushed")
+    if run.made.note("delivery", queue):
+        run.operator.put_delivery(queue, target={"function": target}, queues=[queue])
     return queue
 
 
@@ -158,12 +144,12 @@ def _pushed(run: Run) -> str:
 
 
 def _long(run: Run) -> str:
+    if not run.long:
+        raise Skip("needs --long")
     queue, end, count = run.queue("long"), time.monotonic() + run.pace.long_s, 0
     while time.monotonic() < end:
         run.push_many(queue, 10)
-        for job in run.take(queue, 10):
-            run.own.ack(job)
-        count += 10
+        count += len(run.complete(queue, 10))
         run.sleep(min(30.0, run.pace.long_s / 4))
     return _counted(run, queue, count)
 
@@ -186,18 +172,16 @@ def _pages(run: Run) -> str:
 
 
 def _strangers(run: Run) -> str:
-    if run.operator.key is None and run.operator.signer is None:
+    operator = run.operator
+    if operator.key is None and operator.signer is None:
         raise Skip("the server has no authentication")
-    key = run.own.key or run.operator.key
-    wrong = [run.operator.other("wrong").status("/ojs/v1/me")]
-    if key:
-        changed = key[:-1] + ("0" if key[-1] != "0" else "1")
-        wrong.append(run.operator.other(changed).status("/ojs/v1/me"))
-    wrong.append(run.operator.status("/ojs/v1/jobs", authenticated=False))
+    key = run.own.key or "ojs_"
+    changed = key[:-1] + ("0" if key[-1] != "0" else "1")
+    found = [operator.other(each).status("/ojs/v1/me") for each in ("wrong", changed)]
+    found.append(operator.status("/ojs/v1/jobs", authenticated=False))
     # API Gateway rejects a request without a signature with 403.
-    allowed = {401, 403} if run.operator.signer else {401}
-    require(set(wrong) <= allowed, f"wrong keys got {wrong}")
-    return f"{len(wrong)} requests were rejected"
+    require({*found} <= ({401, 403} if operator.signer else {401}), f"wrong keys got {found}")
+    return f"{len(found)} requests were rejected"
 
 
 def _limited(run: Run) -> str:
@@ -228,15 +212,14 @@ def _failures(run: Run) -> str:
 
 
 def _mappings(run: Run) -> str:
-    cloud, count = cloud_of(run), 0
-    for each in cloud.mappings():
-        name = str(each["FunctionArn"]).rpartition(":")[2]
-        require(each["State"] == "Enabled", f"the mapping of {name} is {each['State']}")
+    found = [*cloud_of(run).mappings()]
+    require(found, "the deployment has no mappings")
+    for each in found:
         last = str(each.get("LastProcessingResult", ""))
-        require(not last.startswith("PROBLEM"), f"the mapping of {name}: {last}")
-        count += 1
-    require(count, "the deployment has no mappings")
-    return f"{count} are enabled"
+        name = str(each["FunctionArn"]).rpartition(":")[2]
+        good = each["State"] == "Enabled" and not last.startswith("PROBLEM")
+        require(good, f"the mapping of {name} is {each['State']} {last}".rstrip())
+    return f"{len(found)} are enabled"
 
 
 def _alarms_ok(run: Run) -> str:
@@ -244,22 +227,16 @@ def _alarms_ok(run: Run) -> str:
     alarms = cloud.alarms()
     require(alarms, "the deployment has no alarms")
     # Without metrics, the emulator doesn't evaluate them.
-    states = {"OK", "INSUFFICIENT_DATA"} if cloud.emulated else {"OK"}
-    wrong = [
-        f"{each['AlarmName']} is {each['StateValue']}"
-        for each in alarms if each["StateValue"] not in states
-    ]  # fmt: skip
-    require(not wrong, ", ".join(wrong))
+    good = {"OK", "INSUFFICIENT_DATA"} if cloud.emulated else {"OK"}
+    wrong = [each for each in alarms if each["StateValue"] not in good]
+    require(not wrong, ", ".join(f"{e['AlarmName']} is {e['StateValue']}" for e in wrong))
     return f"{len(alarms)} alarms"
 
 
 def _alarm_actions(run: Run) -> str:
     alarms = cloud_of(run).alarms()
-    silent = [
-        each["AlarmName"] for each in alarms
-        if not (each.get("ActionsEnabled", True) and each.get("AlarmActions"))
-    ]  # fmt: skip
-    require(not silent, f"{len(silent)} alarms have no action: {', '.join(silent)}")
+    silent = [e for e in alarms if not (e.get("ActionsEnabled", True) and e.get("AlarmActions"))]
+    require(not silent, f"{', '.join(each['AlarmName'] for each in silent)} have no action")
     return f"{len(alarms)} alarms"
 
 

@@ -679,6 +679,14 @@ def _durable(call: Caller) -> None:
         token = call("get_job", at=job_id)["job"]["lease_token"]
         call("save_steps", {"steps": [step], "lease_token": token, "version": 1}, at=job_id)
     call("list_steps", at=job_id)
+    for each in ("put_checkpoint", "save_checkpoint"):
+        call(each, {"state": LARGE}, at=job_id)
+    call("get_checkpoint", at=job_id)
+    call("delete_checkpoint", at=job_id)
+    for path in ("", "repeated_"):
+        call(f"{path}save_sdk_checkpoint", {"state": 1}, at=job_id)
+        call(f"{path}resume_from_checkpoint", at=job_id)
+        call(f"{path}delete_sdk_checkpoint", at=job_id)
     waits = [{"kind": "signal", "name": "go", "for": "PT1H"}]
     suspend = {"suspend": {"mode": "all", "waits": waits}}
     call("nack_job", {"job_id": job_id, **suspend})

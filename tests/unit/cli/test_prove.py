@@ -135,7 +135,7 @@ class Aws:
         (statistic,) = Statistics
         during = StartTime.timestamp() > time.time() - 240
         function = next((d["Value"] for d in Dimensions if d["Name"] == "FunctionName"), "")
-        index = len(Dimensions) == 2  # noqa: PLR2004
+        index = len(Dimensions) == 2
         load = cost.model().jobs("one by one", JOBS / SECONDS)
         consumer = cost.model().invocations(load)
         value = {
@@ -353,7 +353,7 @@ def test_a_raised_alarm_and_others_traffic_stop_the_run(aws: Aws, tmp_path: Path
     with pytest.raises(Exception, match="alarms are raised: ojs-prod-latency"):
         session._examine(run, shared=False)
     aws.alarm, aws.others = {}, 40.0
-    with pytest.raises(Exception, match="others send .* requests/s"):
+    with pytest.raises(Exception, match="others send"):
         session._examine(run, shared=False)
 
 
@@ -379,7 +379,7 @@ def test_the_report_escapes_and_is_one_file(aws: Aws, tmp_path: Path) -> None:
     run.numbers["ramp"] = [
         {"rate": 1, "reached": 1, "errors": 0, "stops": "", **percentiles([3.0])}
     ]
-    run.check("wiring", "<b>", lambda: "<script>\x1b[2J", "")
+    run.check("wiring", "<b>", lambda _: "<script>\x1b[2J", "")
     facts = {"run": run.name, "finished": False, "seconds": 3, "spent": 0.1, "server": {"a": "<"}}
     report.write(run, tmp_path, facts)
     page = (tmp_path / "report.html").read_text()
