@@ -17,8 +17,8 @@ def add(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
         "prove",
-        help="verify a deployment: its API, wiring, durations, rates, and cost; creates queues and "
-        "jobs of its own, and deletes them",
+        help="verify a deployment: its API, wiring, durations, rates, and cost; creates separate "
+        "queues and jobs, and deletes them",
     )
     target.add_arguments(parser)
     only = f"parts to run, of {', '.join(PARTS)} (default: all)"
@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
         parser.add_argument(name, metavar=metavar, type=kind, default=default, help=help_text)
     for name, help_text in (
         ("--long", "also count jobs over the end of a stream window; takes 20 min more"),
-        ("--shared", "run beside other traffic of more than 1 request/s"),
+        ("--shared", "run despite other traffic of more than 1 request/s"),
         ("--yes", "don't ask for confirmation"),
     ):
         short = ["-y"] if name == "--yes" else []

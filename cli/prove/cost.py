@@ -1,4 +1,4 @@
-"""Cost: what the model of docs/numbers expects, and what was measured."""
+"""Cost: expected units of the model in docs/numbers, and measured units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from docs.numbers.prices import Load, Model
 
 # Measured above this multiple of the assumption fails.
 MAX_RATIO = 1.2
-# A part is skipped if so many times its price would exceed the ceiling.
+# A part is skipped if this multiple of its price could exceed the ceiling.
 MARGIN = 1.5
 # Traffic in the minutes before the ramp is subtracted.
 _BEFORE_MIN = 5
@@ -37,11 +37,11 @@ class Budget:
         self._request: float = sum(found.cost(Load(others=1, write=1, read=1)).values())
 
     def price(self, jobs: float, requests: float) -> float:
-        """Return the price in dollars of so many jobs, and of other requests."""
+        """Return the price in dollars of a number of jobs, and of other requests."""
         return float(jobs * self._job + requests * self._request)
 
     def affords(self, jobs: float, requests: float) -> bool:
-        """Return whether the ceiling allows this. If it does, add it to what is spent."""
+        """Return whether the ceiling allows this. If it does, add it to the bill."""
         price = self.price(jobs, requests)
         if MARGIN * (self.spent + price) > self.ceiling:
             return False

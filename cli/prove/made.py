@@ -1,7 +1,7 @@
-"""What a run creates, and how it is deleted.
+"""The things that a run creates, and their deletion.
 
-All names follow from the name of the run, so a run that was broken off can be cleaned without a
-record of it. `made.json` tells people what was created, and `--clean` which server it is on.
+All names follow from the name of the run, so an interrupted run can be cleaned without a record of
+it. `made.json` lists the created things for users, and the server for `--clean`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def server_of(folder: Path) -> dict[str, Any]:
 
 
 class Cleaner:
-    """Deletes everything that a run created, and looks for what is left."""
+    """Deletes everything that a run created, and looks for leftovers."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Cleaner:
         self._client, self._run, self._quiet_s, self._sleep = client, run, quiet_s, sleep
 
     def clean(self, within_s: float = 300.0) -> list[str]:
-        """Delete everything. Returns what is left after `within_s` seconds: usually nothing."""
+        """Delete everything. Returns leftovers after `within_s` seconds: usually none."""
         now = time.monotonic()
         end, quiet_since = now + within_s, now
         while True:
@@ -100,7 +100,7 @@ class Cleaner:
             self._sleep(_LOOK_S)
 
     def _delete(self) -> Iterator[str]:
-        """Delete what is there. Yields what was."""
+        """Delete existing things, and yield their descriptions."""
         client, named = self._client, self._named
         for kind, what, delete in (
             ("cron job", CRON, client.delete_cron),

@@ -58,7 +58,7 @@ class TimedTransport(httpx.BaseTransport):
 
 
 class Probe(Client):
-    """A client whose requests are timed. It doesn't repeat a request unless `tries` says so."""
+    """A client whose requests are timed. It sends each request at most `tries` times."""
 
     def __init__(
         self,

@@ -105,14 +105,14 @@ def page(found: dict[str, Any]) -> str:
 
 def _plot(title: str, header: Sequence[str], rows: list[list[str]]) -> str:
     """Return the plot of a table: bars from p50 to p99 and the maximum, or ratios of costs."""
-    ends, place = ("p50", "p99", "max"), _logarithmic
+    ends, top = ("p50", "p99", "max"), 5.0
     unit = "ms: from p50 to p99, with a line to the maximum"
     if title == _COST:
-        ends, place, unit = ("ratio", "ratio", "ratio"), _half, "1.0: as assumed"
+        ends, top, unit = ("ratio", "ratio", "ratio"), 0.0, "at the middle: as assumed"
     parts, height = [], _BAR * (len(rows) + 1) + 8
     for line, row in enumerate(rows):
         values = [float(row[header.index(each)]) for each in ends]
-        x0, x1, x2 = (_LEFT + place(each) * (_WIDTH - _LEFT - 70) for each in values)
+        x0, x1, x2 = (_LEFT + _place(each, top) * (_WIDTH - _LEFT - 70) for each in values)
         y = _BAR * line + 4
         parts.append(
             f'<text x="0" y="{y + 12}">{html.escape(row[0])}</text>'
@@ -126,11 +126,9 @@ def _plot(title: str, header: Sequence[str], rows: list[list[str]]) -> str:
     )
 
 
-def _logarithmic(ms: float) -> float:
-    """Return the place of a duration from 1 ms to 100 s, from 0 to 1."""
-    return min(1.0, math.log10(max(1.0, ms)) / 5)
+def _place(value: float, top: float) -> float:
+    """Return the place of a duration from 1 ms to 10 ** `top` ms, from 0 to 1.
 
-
-def _half(ratio: float) -> float:
-    """Return the place of a ratio from 0 to 2, from 0 to 1."""
-    return min(1.0, ratio / 2)
+    With a `top` of 0: that of a ratio from 0 to 2.
+    """
+    return min(1.0, math.log10(max(1.0, value)) / top if top else value / 2)

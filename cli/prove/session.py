@@ -26,7 +26,7 @@ from ojs_aws import OjsError, Unsupported
 SCOPES = ("admin:read", "admin:write", "jobs:read", "jobs:write", "work")
 _KEY_LASTS = "+PT2H"
 _CLOCK_S = 300.0
-# Requests per second of others beside which numbers mean little.
+# Requests per second of others that make the numbers useless.
 _TRAFFIC = 1.0
 _RUNS: dict[str, Callable[[Run], None]] = {
     "conformance": conformance.run_checks, "behavior": wiring.run_behavior,
@@ -152,7 +152,7 @@ def _examine(run: Run, *, shared: bool) -> dict[str, Any]:
         raise CommandError(f"alarms are raised: {', '.join(raised)}. Resolve them first")
     rate = cost.baseline(run) or 0.0
     if rate > _TRAFFIC and not shared:
-        raise CommandError(f"others send {rate:.1f} requests/s. To run beside them, pass --shared")
+        raise CommandError(f"others send {rate:.1f} requests/s. To run anyway, pass --shared")
     config = operator.system_config()
     facts: dict[str, Any] = {
         key: value for key, value in config.items() if isinstance(value, str | bool | list)

@@ -20,7 +20,7 @@ Verdict = Literal["passed", "failed", "skipped"]
 
 
 class Wrong(Exception):
-    """A check failed. The message is what was seen."""
+    """A check failed. The message is the observation."""
 
 
 class Skip(Exception):
@@ -62,7 +62,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Check:
-    """The outcome of a check: what was seen, and after a failure what to do."""
+    """The outcome of a check: the observation, and after a failure a remedy."""
 
     part: str
     name: str
@@ -87,7 +87,7 @@ class Run:
     numbers: dict[str, Any] = field(default_factory=dict)
     say: Callable[[str], object] = print
     sleep: Callable[[float], object] = time.sleep
-    # Whether the price of so many jobs and requests is below the ceiling. Adds it to the bill.
+    # Returns whether the ceiling allows these jobs and requests, and adds their price to the bill.
     affords: Callable[[float, float], bool] = lambda _jobs, _requests: True
 
     def named(self, what: str) -> str:
@@ -95,7 +95,7 @@ class Run:
         return f"{self.name}-{what}"
 
     def check(self, part: str, name: str, test: Callable[[Run], str], todo: str) -> None:
-        """Run a check. The test returns what it saw, or raises Wrong or Skip."""
+        """Run a check. The test returns its observation, or raises Wrong or Skip."""
         verdict: Verdict = "passed"
         try:
             seen = test(self)
@@ -126,7 +126,7 @@ class Run:
         return [job.id for job in self.own.enqueue_many(jobs)]
 
     def take(self, queue: str, count: int = 1, within_s: float = 5.0) -> list[dict[str, Any]]:
-        """Fetch exactly so many jobs. Raises Wrong if they don't arrive."""
+        """Fetch exactly `count` jobs. Raises Wrong if they don't arrive."""
         found: list[dict[str, Any]] = []
 
         def enough() -> bool:
@@ -137,7 +137,7 @@ class Run:
         return found
 
     def complete(self, queue: str, count: int = 0) -> list[str]:
-        """Fetch and ack exactly so many jobs, or those that are there. Returns their IDs."""
+        """Fetch and ack exactly `count` jobs, or all (0). Returns their IDs."""
         jobs = self.take(queue, count) if count else self.own.fetch(queue, 100)
         for job in jobs:
             self.own.ack(job)

@@ -18,7 +18,7 @@ from cli.prove.wiring import deliver
 from ojs_aws import JobContext, Worker
 from ojs_aws.client.call import Call, json_object
 
-# A worker that is told about jobs polls only so often.
+# Interval of polls of a worker that listens.
 _RARELY_S = 60.0
 # End of the ramp.
 _SLOW_MS, _ERRORS = 1_000.0, 0.001

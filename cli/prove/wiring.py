@@ -1,4 +1,4 @@
-"""Wiring: what is connected, enabled, and refused. And what an emulator doesn't show."""
+"""Checks of routes, access, alarms, and permissions, and of behavior that no emulator shows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run_wiring(run: Run) -> None:
         ("failure queues", _failures, "Read the messages. docs/operations.md describes them"),
         ("mappings", _mappings, "Enable the mapping, or check the log of its function"),
         ("alarms are OK", _alarms_ok, "Follow the description of the alarm"),
-        ("alarms notify somebody", _alarm_actions, "Set alarm_email or alarm_topic_arn"),
+        ("alarms have actions", _alarm_actions, "Set alarm_email or alarm_topic_arn"),
         ("alarms have data", _alarm_data, "Deploy again: the metric has another name"),
         ("permissions of functions", _roles, "Remove the permission from the role"),
     ):
@@ -72,7 +72,7 @@ def _counters(run: Run) -> str:
 
 
 def _counted(run: Run, queue: str, count: int) -> str:
-    """Wait until the counters have so many jobs. Then they must not grow."""
+    """Wait until the counters have exactly `count` jobs."""
     began, names = time.monotonic(), ("enqueued_today", "completed_today")
 
     def counts() -> tuple[int, ...]:
@@ -186,7 +186,7 @@ def _strangers(run: Run) -> str:
 
 def _limited(run: Run) -> str:
     if run.own.key == run.operator.key:
-        raise Skip("the run has no key of its own")
+        raise Skip("the run has no separate key")
     for what, call in (
         ("another queue", lambda: run.own.fetch(f"other-{run.name}")),
         ("keys", run.own.list_keys),

@@ -1,7 +1,7 @@
 """Writes a report of `ojs-aws prove` into its page: `python -m docs.numbers.prove FOLDER`.
 
 The report of the emulated cloud comes from its test:
-`OJS_PROVE_REPORT=FOLDER pytest tests/e2e/test_prove.py`.
+`PROVE_REPORT=FOLDER pytest tests/e2e/test_prove.py`.
 """
 
 from __future__ import annotations

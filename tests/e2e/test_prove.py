@@ -62,7 +62,7 @@ def test_a_deployment_is_proven_and_nothing_is_left(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "Pace", lambda: PACE)
-    folder = Path(os.environ.get("OJS_PROVE_REPORT", tmp_path / "report"))
+    folder = Path(os.environ.get("PROVE_REPORT", tmp_path / "report"))
     arguments = ["prove", "--stage", STAGE, "--yes", "--rate", "2", "--report", str(folder)]
     status = main(arguments)
     report = json.loads((folder / "report.json").read_text())

@@ -433,9 +433,9 @@ class Caller:
         role: str | None = None,
         shown: str | None = None,
     ) -> dict[str, Any]:
-        """An operation's answer, parsed unless it is a text; `at` fills the path's parameter, `name`
-        a second one, `key` is an idempotency key, `role` the ARN of who signed the request, and `shown` what the
-        distribution in front adds.
+        """An operation's answer, parsed unless it is a text; `at` fills the path's parameter,
+        `name` a second one, `key` is an idempotency key, `role` the ARN of who signed the request,
+        and `shown` what the distribution in front adds.
         """
         operation = contract.get(operation_id)
         self.called.add(operation_id)

@@ -202,8 +202,8 @@ def test_a_healthy_deployment_passes(aws: Aws, tmp_path: Path) -> None:
     [
         ({"messages": 2}, "failure queues", "StreamFailureQueue: 4 messages"),
         ({"alarm": {"StateValue": "INSUFFICIENT_DATA"}}, "alarms are OK", "INSUFFICIENT_DATA"),
-        ({"alarm": {"AlarmActions": []}}, "alarms notify somebody", "ojs-prod-latency"),
-        ({"alarm": {"ActionsEnabled": False}}, "alarms notify somebody", "ojs-prod-latency"),
+        ({"alarm": {"AlarmActions": []}}, "alarms have actions", "ojs-prod-latency"),
+        ({"alarm": {"ActionsEnabled": False}}, "alarms have actions", "ojs-prod-latency"),
         ({"data": False}, "alarms have data", "no data"),
         ({"allowed": ("dynamodb:Scan",)}, "permissions of functions", "dynamodb:Scan"),
         ({"mapping": {"State": "Disabled"}}, "mappings", "stream is Disabled"),
