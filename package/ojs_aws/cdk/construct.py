@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
-from aws_cdk import Duration, Fn, Stack, Token
+import jsii
+from aws_cdk import Duration, Fn, IStableListProducer, Lazy, Stack, Token
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
@@ -82,6 +83,17 @@ _READ = ("jobs:read", "admin:read")
 _UNWATCHED = (DASHBOARD, NOTIFY, SOCKET, TICKET)
 # Lambda's default timeout.
 _LAMBDA_TIMEOUT = Duration.seconds(3)
+
+
+@jsii.implements(IStableListProducer)
+class _Names:
+    """Names that more are added to until synthesis."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+
+    def produce(self) -> list[str]:
+        return sorted({*self._names})
 
 
 class OpenJobSpec(Construct):
@@ -229,6 +241,8 @@ class OpenJobSpec(Construct):
         self._push_functions = list(settings.push_functions)
         self._egress_hosts = list(settings.egress_hosts)
         self.pushed_to = {}
+        # Queues of the key of each function with durable code.
+        self._durable: dict[str, list[str]] = {}
         self._workers: list[FargateWorker] = []
         self.prove = prove_function(self, settings) if settings.prove else None
         if self.prove is not None:
@@ -736,12 +750,17 @@ class OpenJobSpec(Construct):
         timeout: Duration | None = None,
         form: str | None = None,
         job_types: Sequence[str] | None = None,
+        durable: bool = False,
         config: Mapping[str, object] | None = None,
     ) -> None:
         """Push the jobs of these queues to a Lambda function, an alias, or a version.
 
         The function can send results to the queue of outcomes, and nothing else. If you remove the
         declaration, the delivery is deleted. Its jobs stay.
+
+        With `durable=True`, the function also gets the scope `work` for these queues, and the
+        variables that the library needs to store steps: `OJS_URL`, and `OJS_KEY_SECRET` or
+        `OJS_AUTH`.
 
         Args:
             function: Lambda function, alias, or version.
@@ -751,12 +770,15 @@ class OpenJobSpec(Construct):
             timeout: Maximum duration of one job. Default: the function's timeout.
             form: Format of the event: `direct`, `push`, or `sqs`.
             job_types: Job types to push. Default: all types.
+            durable: Whether the code of the jobs uses steps, sleeps, or signals.
             config: Other fields of the delivery (docs/push.md).
 
         Raises:
             ValueError: push=false, or `timeout` is shorter than the function's timeout. Or the
                 function is in another account or region, its role is unknown, or it has an
-                asynchronous invocation configuration.
+                asynchronous invocation configuration. Or `durable` is set, and the function is in
+                another stack or imported, or the deployment has `authorizer=jwt` or
+                `entry=function_url`.
         """
         if self.queues is None:
             raise ValueError("add_worker: requires push=true in the settings")
@@ -770,6 +792,7 @@ class OpenJobSpec(Construct):
                 f" ({own.to_human_string()}), but is {timeout.to_human_string()}"
             )
         timeout = timeout or own
+        granted = self._let_store(target, queues) if durable else ()
         self._deliver(
             name or queues[0],
             {
@@ -781,7 +804,7 @@ class OpenJobSpec(Construct):
                 "job_types": None if job_types is None else list(job_types),
             },
             config,
-            after=self._pushes_to(target),
+            after=[*self._pushes_to(target), *granted],
         )
 
     @names_construct
@@ -884,6 +907,39 @@ class OpenJobSpec(Construct):
             settings=self.settings,
         )
         return self.pushed_to[place]
+
+    def _let_store(self, target: Target, queues: Sequence[str]) -> Sequence[Construct]:
+        """Grant a function the scope `work` for these queues, and tell it the server.
+
+        Returns the constructs that must exist before a job is pushed. Raises ValueError.
+        """
+        function = target.function
+        if not isinstance(function, lambda_.Function) or Stack.of(function) is not Stack.of(self):
+            raise ValueError(
+                f"durable: {function.node.path} must be a function of the stack of"
+                f" {self.node.path}, because its variables refer to the backend. Otherwise set"
+                " them yourself (docs/construct.md)"
+            )
+        if self.settings.entry == "function_url":
+            raise ValueError(
+                "durable: not supported with entry=function_url, whose URL depends on the"
+                " functions that it pushes to"
+            )
+        if (known := self._durable.get(function.node.path)) is not None:
+            known += queues
+            return ()
+        keys = self.settings.authorizer == "keys"
+        known = self._durable[function.node.path] = [*queues]
+        limit = Lazy.list(_Names(known)) if keys else None
+        granted = self.grant_work(function, queues=limit)
+        function.add_environment("OJS_URL", self.url)
+        if granted.secret is None:
+            function.add_environment("OJS_AUTH", "iam")
+            return ()
+        function.add_environment("OJS_KEY_SECRET", granted.secret.secret_arn)
+        # The secret has no key before.
+        inside = granted.secret.node.scope
+        return () if inside is None else [cast("Construct", inside)]
 
     # --- SQS bridges --------------------------------------------------------------------------
 
