@@ -8,11 +8,18 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from cli.prove.state import Skip, Wrong
 from cli.target import outputs
 
 # Functions that process requests.
 REQUESTS = ("jobs", "workers", "admin", "api")
+
+
+class Wrong(Exception):
+    """A check failed. The message is the observation."""
+
+
+class Skip(Exception):
+    """A check can't run. The message is the reason."""
 
 
 class Cloud:

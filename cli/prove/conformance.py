@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from cli.prove.state import Run, Skip, Wrong, require
+from cli.prove.aws import Skip, Wrong
+from cli.prove.state import Run, require
 from ojs_aws import ApiError, Duplicate, QueueFull, Unsupported
 
 _FUNCTIONS = "Check the logs of the functions jobs, workers, and admin"
@@ -203,7 +204,7 @@ def _lost_lease(run: Run) -> str:
 
 def _events(run: Run) -> str:
     queue = run.queue("check")
-    wanted = {"job.enqueued", "job.started", "job.completed", "job.failed"}
+    wanted = {f"job.{what}" for what in ("enqueued", "started", "completed", "failed")}
 
     def lacking() -> set[str]:
         return wanted - {each["type"] for each in run.own.each(run.own.list_events, queue=queue)}

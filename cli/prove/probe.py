@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -121,7 +122,7 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
     ordered = sorted(values)
 
     def at(part: float) -> float:
-        return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+        return ordered[math.ceil(part * len(ordered)) - 1]
 
     found = {"p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": ordered[-1]}
     return {"count": len(ordered), **{name: round(value, 1) for name, value in found.items()}}

@@ -16,10 +16,10 @@ import httpx
 from cli import target
 from cli.output import note, number
 from cli.prove import conformance, cost, report, times, wiring
-from cli.prove.aws import Cloud
+from cli.prove.aws import Cloud, Skip, Wrong
 from cli.prove.made import Cleaner, Made, server_of
 from cli.prove.probe import Probe
-from cli.prove.state import Pace, Run, Skip, Wrong
+from cli.prove.state import Pace, Run
 from cli.target import CommandError, Exit
 from ojs_aws import OjsError, Unsupported
 

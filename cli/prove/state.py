@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from cli.output import printable
+from cli.prove.aws import Skip, Wrong
 from ojs_aws import JobRequest, OjsError
 
 if TYPE_CHECKING:
@@ -17,14 +18,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Verdict = Literal["passed", "failed", "skipped"]
-
-
-class Wrong(Exception):
-    """A check failed. The message is the observation."""
-
-
-class Skip(Exception):
-    """A check can't run. The message is the reason."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from cli.prove.aws import Skip
 from cli.prove.probe import percentiles, side_by_side
-from cli.prove.state import Run, Skip, require
+from cli.prove.state import Run, require
 from cli.prove.wiring import deliver
 from ojs_aws import JobContext, Worker
 from ojs_aws.client.call import Call, json_object

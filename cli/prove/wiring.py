@@ -6,8 +6,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cli.prove.aws import Cloud
-from cli.prove.state import Run, Skip, Wrong, require
+from cli.prove.aws import Cloud, Skip, Wrong
+from cli.prove.state import Run, require
 from ojs_aws import ApiError
 
 # Paths of each route of the API, with the expected statuses. 200 or 400: a function responds.

@@ -368,8 +368,9 @@ def test_the_command_line_loads_nothing_of_it() -> None:
 
 def test_percentiles() -> None:
     assert percentiles([]) == {}
+    assert percentiles([3.0, 1.0]) == {"count": 2, "p50": 1, "p90": 3, "p99": 3, "max": 3}
     assert percentiles([float(each) for each in range(1, 201)]) == {
-        "count": 200, "p50": 101, "p90": 181, "p99": 199, "max": 200,
+        "count": 200, "p50": 100, "p90": 180, "p99": 198, "max": 200,
     }  # fmt: skip
 
 
