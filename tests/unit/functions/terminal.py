@@ -1,18 +1,21 @@
-"""Runs `ojs-aws` against the handlers, for tests."""
+"""Runs `ojs-aws` against the handlers."""
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import httpx
-import pytest
 
 from cli.__main__ import main
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.unit.functions.client import Api
 
 GONE = "01968f2a-0000-7000-8000-000000000000"
@@ -79,6 +82,13 @@ def runner(capsys: pytest.CaptureFixture[str]) -> Ojs:
         return Printed(status, said.out, said.err)
 
     return run
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Somebody sits at the terminal, and types this."""
+    typed = io.StringIO(text)
+    typed.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdin", typed)
 
 
 def states(api: Api, *job_ids: str) -> set[str]:

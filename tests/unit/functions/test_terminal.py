@@ -24,6 +24,7 @@ from tests.unit.functions.terminal import (
     HOSTILE,
     Ojs,
     Printed,
+    answers,
     away,
     bridge,
     reached,
@@ -43,13 +44,6 @@ def ojs(api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     """Runs a command."""
     bridge(monkeypatch, api)
     return runner(capsys)
-
-
-def answers(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Somebody sits at the terminal, and types this."""
-    typed = io.StringIO(text)
-    typed.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr(sys, "stdin", typed)
 
 
 # --- jobs -----------------------------------------------------------------------------------------
