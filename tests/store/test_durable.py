@@ -585,6 +585,17 @@ def test_all_waits_last_as_long_as_what_is_left(world: World) -> None:
     assert again.id == job.id
 
 
+def test_children_that_end_early_are_not_bounded_as_signals(world: World, monkeypatch: Any) -> None:
+    monkeypatch.setattr("ojs.services.jobs.signals.MAX_SIGNALS", 1)
+    job = active(world)
+    start(world, *(child_of(job, f"c/{n}") for n in range(3)))
+    for child in world.fetch("children", 3):
+        world.run.finish.ack(child.id, result=1)
+    assert stored(world, job) == {f"c/{n}": 1 for n in range(3)}
+    with pytest.raises(TooManySteps):
+        world.run.signals.send(job.id, "early", 1)
+
+
 def test_a_dead_letter_gets_the_result_of_its_child(world: World) -> None:
     job = active(world)
     (child,) = start(world, child_of(job))
