@@ -752,7 +752,7 @@ def test_a_child_that_was_deleted(server: Server, monkeypatch: pytest.MonkeyPatc
     server.before = before
     server.later(hours=1)
     server.later(seconds=1)
-    assert server.attempt(worker).entry["result"] == "duplicate"
+    assert server.attempt(worker).entry["result"] == "not_found"
     assert server.job(job_id)["state"] == "completed"
 
 
