@@ -88,6 +88,13 @@ class JobContext:
         self._stop = threading.Event()
         self._reason = ""
 
+    if not TYPE_CHECKING:  # type checkers report an unknown attribute
+
+        def __getattr__(self, name: str) -> Any:
+            from ojs_aws.hints import missing
+
+            return missing(self, name)
+
     @property
     def id(self) -> str:
         """ID of the job."""

@@ -166,7 +166,7 @@ class Handlers:
     def prepare(self, run: Callable[[Coroutine[Any, Any, Any]], Any] | None = None) -> None:
         """Make the resources of typed jobs, if there are any. `run` runs a coroutine.
 
-        Raises ValueError if a resource is unknown.
+        Raises Misconfigured if a resource is unknown.
         """
         if self.resources is not None:
             import atexit
