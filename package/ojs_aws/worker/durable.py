@@ -40,8 +40,9 @@ T = TypeVar("T")
 
 EXTENSION = "urn:ojs-aws:ext:durable-steps"
 MAX_CALLS = MAX_WAITS = 50
-_MAX_SAVES = 25
 _MAX_BYTES = 262_144
+# Outcomes in one request, and about how many characters.
+_MAX_SAVES, _MAX_REQUEST = 25, 1_000_000
 _MAX_WAIT = timedelta(days=366)
 # A shorter sleep waits in place, and stores nothing.
 _IN_PLACE = timedelta(seconds=5)
@@ -256,8 +257,11 @@ class Durable:
         try:
             async with self._locked():
                 if "stored" not in entry:
-                    sent = [entry, *(one for key, one in self._unsaved.items() if key != save)]
-                    sent = sent[:_MAX_SAVES]
+                    sent, size = [entry], 0
+                    for key, one in self._unsaved.items():
+                        size += len(to_json(one))
+                        if key != save and len(sent) < _MAX_SAVES and size < _MAX_REQUEST:
+                            sent.append(one)
                     body = {"version": self.version, "steps": [dict(each) for each in sent]}
                     answer = await self._post("steps", body)
                     self._saved = True
