@@ -13,6 +13,7 @@ TEMPLATE ?= build/template
 ENGINE ?= auto
 PYTHON ?=
 ARGS ?=
+APP ?=
 SEEDS ?= 10000
 # One process runs all tests of a file, because they can share an engine. Files run in alphabetical
 # order: files with many short tests come last, so that both processes end at the same time.
@@ -110,8 +111,8 @@ format: $(VENV)/.dev ## Format the code and apply the linter's safe fixes
 	$(PY) -m ruff check --fix .
 
 .PHONY: deploy-local
-deploy-local: setup ## Deploy to a local cloud (MiniStack) and print the API's URL
-	@$(PY) -m infra.deploy_local $(ARGS)
+deploy-local: setup ## Deploy to a local cloud (MiniStack): this repository, or a CDK app (APP='python app.py')
+	@$(PY) -m infra.deploy_local $(if $(APP),--app '$(APP)') $(ARGS)
 
 .PHONY: plots
 plots: $(VENV)/.local $(VENV)/.engine $(PLOTS)/.installed ## Draw the plots of the documentation again

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 TEMPLATE = "template.json"
 # Settings that are parameters of the template: name of the parameter, and its accepted values.
 PARAMETERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "stage": ("Stage", {"allowed_pattern": "[a-z][a-z0-9-]{0,19}"}),
-    "alarm_email": ("AlarmEmail", {"allowed_pattern": r"([^@\s]+@[^@\s]+)?"}),
-    "alarm_topic_arn": ("AlarmTopicArn", {"allowed_pattern": r"(arn:[a-z-]+:sns:\S+)?"}),
+    "stage": ("Stage", {"allowed_pattern": "^[a-z][a-z0-9-]{0,19}$"}),
+    "alarm_email": ("AlarmEmail", {"allowed_pattern": r"^([^@\s]+@[^@\s]+)?$"}),
+    "alarm_topic_arn": ("AlarmTopicArn", {"allowed_pattern": r"^(arn:[a-z-]+:sns:\S+)?$"}),
     "log_retention_days": ("LogRetentionDays", {"allowed_values": [*map(str, LOG_RETENTION_DAYS)]}),
     "memory_mb": ("MemoryMb", {"min_value": 256, "max_value": 10_240}),
     # The throttle of routes without a key is not a parameter.

@@ -49,6 +49,9 @@ def run(event: Mapping[str, Any]) -> Outcome:
         return Outcome(known)
     setup, secret = access_runtime.setup(), access_runtime.first_key()
     # First, because the current functions stay in use if this fails.
+    if former := str(event.get("OldResourceProperties", {}).get("Table", "")):
+        replaced = str(event["ResourceProperties"].get("ReplaceTable", ""))
+        setup.check_identity(former, access_runtime.table(), replaced)
     setup.check_deliveries(access_runtime.egress_hosts(), push=access_runtime.pushes())
     setup.prepare_keys()
     setup.check_table()

@@ -78,6 +78,11 @@ def setup() -> Setup:
     )
 
 
+def table() -> str:
+    """Return the name of the table."""
+    return environment.required("table")
+
+
 def egress_hosts() -> tuple[str, ...]:
     """Return the hosts that deliveries may send jobs to."""
     configured = environment.configured(["egress_hosts"])

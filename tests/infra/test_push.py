@@ -200,6 +200,37 @@ def test_leases_count_on_the_event_age_that_is_set() -> None:
 # --- functions that jobs are pushed to -----------------------------------------------------------
 
 
+def test_prove_adds_one_function_that_may_write_its_log_and_send_outcomes(
+    code: Callable[[], lambda_.Code],
+) -> None:
+    stack = Stack(App(), "proving", env=PLACE)
+    settings = DeploymentSettings(stage="shop", push=True, prove=True)
+    jobs = OpenJobSpec(stack, "Jobs", settings=settings, code=code())
+    assert jobs.prove is not None
+    found = assertions.Template.from_stack(stack)
+    (told,) = (
+        each["Properties"] for each in found.find_resources(TOLD).values()
+        if each["Properties"]["FunctionName"] == stack.resolve(jobs.prove.function_name)
+        and "DestinationConfig" in each["Properties"]
+    )  # fmt: skip
+    assert set(told["DestinationConfig"]) == {"OnSuccess", "OnFailure"}
+    role = stack.resolve(jobs.prove.role.role_name) if jobs.prove.role else None
+    allowed = {
+        action if isinstance(action, str) else tuple(action)
+        for each in found.find_resources(POLICY).values() if role in each["Properties"]["Roles"]
+        for statement in each["Properties"]["PolicyDocument"]["Statement"]
+        for action in [statement["Action"]]
+    }  # fmt: skip
+    assert allowed == {
+        ("logs:CreateLogStream", "logs:PutLogEvents"), "sqs:SendMessage", "lambda:InvokeFunction",
+    }  # fmt: skip
+
+
+def test_prove_requires_push() -> None:
+    with pytest.raises(ValueError, match="prove"):
+        DeploymentSettings(prove=True)
+
+
 def test_no_finding_without_a_written_reason(shop: Shop) -> None:
     report = AwsSolutionsChecks(shop.app).validate_scope(shop.app)
     own = [

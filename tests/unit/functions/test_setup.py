@@ -419,6 +419,32 @@ def test_an_upgrade_that_would_stop_deliveries_ends_before_it_notes_anything(
     assert deployed.deployment.read() is not None
 
 
+def test_an_update_does_not_go_on_with_an_empty_table(
+    deployed: Deployed,
+    told: tuple[str, list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The ID of the storage was renamed, or the storage was moved to another stack."""
+    url, answers = told
+    monkeypatch.setattr(access_runtime, "setup", deployed.setup)
+    monkeypatch.setattr(access_runtime, "first_key", lambda: None)
+    monkeypatch.setenv("OJS_TABLE", "new")
+
+    def update(former: str, **more: str) -> str:
+        named = {"PhysicalResourceId": "ojs-setup", "OldResourceProperties": {"Table": former}}
+        properties = {"Version": "1", "Table": "new", **more}
+        run_setup(event(url, "Update", ResourceProperties=properties, **named), None)
+        return str(answers[-1]["Status"])
+
+    assert update("old") == update("old", ReplaceTable="older") == "FAILED"
+    assert "The table new is new, and would replace old" in answers[-1]["Reason"]
+    assert "set replace_table=old" in answers[-1]["Reason"]
+    assert deployed.deployment.read() is None, "the next attempt fails, too"
+    assert update("old", ReplaceTable="old") == "SUCCESS"
+    # From now on a deployment has used it: so a rollback, and a restored table, are accepted.
+    assert update("old") == update("new") == "SUCCESS"
+
+
 def test_deletion_changes_nothing(
     told: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
