@@ -194,6 +194,7 @@ class LocalServer:
                 handlers=[target for target in deliver.values() if "://" not in target],
                 folder=deliver_folder,
                 loopback=loopback_endpoints,
+                environment=self._of_handlers,
             )
             self._open_table()
             self._runtime = self._use_new_runtime()
@@ -246,6 +247,12 @@ class LocalServer:
             undo.callback(http.stop)
             http.start()
             self._undo = undo.pop_all()
+
+    def _of_handlers(self) -> dict[str, str]:
+        """Return how handlers reach this server, which their durable code does."""
+        if not isinstance(self.access, Access):
+            return {"OJS_URL": self.url}
+        return {"OJS_URL": self.url, "OJS_KEY": self.access.first.path.read_text("utf-8").strip()}
 
     @property
     def test_clock(self) -> bool:

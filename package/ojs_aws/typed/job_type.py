@@ -189,6 +189,7 @@ class JobType(Generic[P, R]):
         name: The job type.
         jobs: Where it was declared.
         queue: Queue of its jobs. None: `default`.
+        version: Version of its code.
     """
 
     def __init__(
@@ -203,6 +204,7 @@ class JobType(Generic[P, R]):
         self.jobs = jobs
         self.signature = signature
         self._options = dict(options)
+        self.version: int = self._options.pop("version", 1)
         self.queue: str | None = self._options.get("queue")
         functools.update_wrapper(self, function)
         self.function = function
@@ -247,9 +249,8 @@ class JobType(Generic[P, R]):
             TypeError: An option is unknown, or has the wrong class.
         """
         more = checked(f"{self.name}.options()", options, CallOptions)
-        return JobType(
-            self.name, self.function, self.jobs, {**self._options, **more}, self.signature
-        )
+        all_ = {"version": self.version, **self._options, **more}
+        return JobType(self.name, self.function, self.jobs, all_, self.signature)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Enqueue one job.
@@ -335,10 +336,38 @@ class JobType(Generic[P, R]):
             raise TypeError(f"{self.name}.job(): a step can't have the option {min(request)!r}")
         return JobCall(self, JobRequest(**fields))
 
+    def try_out(
+        self, *args: Any, steps: Mapping[str, Any] | None = None,
+        signals: Mapping[str, Any] | None = None, **kwargs: Any,
+    ) -> R:  # fmt: skip
+        """Run the durable function without a server, for a unit test. Sleeps take no time.
+
+        Args:
+            *args: Arguments of the function, without its context.
+            steps: Results of steps and child jobs by name, or the exceptions that they fail with.
+                Other steps run.
+            signals: Data of signals by name. The wait for another one returns None.
+            **kwargs: Arguments by name, and resources.
+
+        Returns:
+            What the function returned.
+
+        Raises:
+            StepFailed: A step failed, and the function doesn't catch it.
+            LookupError: The result of a child job is missing in `steps`.
+        """
+        from ojs_aws.typed.trial import try_out
+
+        return try_out(self, args, kwargs, steps or {}, signals or {})
+
     def read_result(self, value: Any) -> R:
         """Convert a result from JSON. Raises ValueError if it doesn't fit the annotation."""
         result: R = self.signature.result(value, out=False)
         return result
+
+    def converted(self, value: Any, out: bool) -> Any:
+        """Convert a result to JSON (true) or from JSON (false). Raises Refused."""
+        return self.signature.result(value, out=out)
 
     def _fields(
         self, method: str, args: Iterable[Any], kwargs: Mapping[str, Any]

@@ -30,7 +30,7 @@ States = Literal[
     "discarded",
 ]  # fmt: skip
 # Durations that the server reads.
-_DURATION = re.compile(
+ISO_DURATION = re.compile(
     r"P(?=.)(\d+(\.\d+)?W|(\d+(\.\d+)?D)?(T(?=.)(\d+(\.\d+)?H)?(\d+(\.\d+)?M)?(\d+(\.\d+)?S)?)?)"
 )
 _hints = cache(get_type_hints)
@@ -162,6 +162,12 @@ class JobOptions(TypedDict, total=False):
     options: Mapping[str, Any]
 
 
+class DeclaredOptions(JobOptions, total=False):
+    """Options of one job type. `version` is that of its code, 1 or more. Default: 1."""
+
+    version: int
+
+
 class CallOptions(JobOptions, total=False):
     """Options of one call, as in `Client.enqueue`."""
 
@@ -185,7 +191,7 @@ def _misfit(value: Any, hint: Any) -> str | None:
     if kind in (Union, types.UnionType):
         some = [each for each in inner if each is not type(None)]
         if timedelta in inner:
-            if isinstance(value, str) and _DURATION.fullmatch(value):
+            if isinstance(value, str) and ISO_DURATION.fullmatch(value):
                 return None
             some.remove(str)
         found = [_misfit(value, each) for each in some]

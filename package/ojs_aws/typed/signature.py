@@ -45,6 +45,11 @@ def _converters() -> Callable[[Any], Convert]:
     return found
 
 
+def converter(hint: Any) -> Convert:
+    """Return the conversion for an annotation. Raises an exception if it isn't supported."""
+    return _converters()(hint)
+
+
 def _has_bytes(hint: Any) -> bool:
     return hint in (bytes, bytearray) or any(map(_has_bytes, get_args(hint)))
 
@@ -92,7 +97,7 @@ class Signature:
         self._signature = signature.replace(parameters=carried, return_annotation=signature.empty)
         result = hints.get("return", Any) if result is None and self._class is None else result
         try:
-            self._result = _converters()(result)
+            self._result = converter(result)
         except Exception as error:
             raise TypeError(f"{self.where}: the result: {error}") from error
 
@@ -110,7 +115,7 @@ class Signature:
         if _has_bytes(hint):
             raise self._misuse(each, "must not contain bytes. Use str, for example base64")
         try:
-            convert = self._converters[each.name] = _converters()(hint)
+            convert = self._converters[each.name] = converter(hint)
         except Exception as error:  # pydantic has several
             raise self._misuse(each, f"can't be converted: {error}") from error
         if each.default is not each.empty and self._class is None:

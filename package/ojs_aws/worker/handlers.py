@@ -194,23 +194,27 @@ class Handlers:
 
     def call(self, job: JobContext) -> Ending:
         """Run the handler of a job in this thread. Return its outcome. Catches every exception."""
+        caught: BaseException | None = None
         try:
             with _around(job):
-                return done(self._wrapped(job.job.type, asynchronous=False)(job))
+                ending = done(self._wrapped(job.job.type, asynchronous=False)(job))
         except BaseException as error:  # noqa: BLE001 - a handler can raise SystemExit
-            return ended(error, job)
+            caught, ending = error, ended(error, job)
+        return ending if job.durable is None else job.durable.ending(ending, caught)
 
     async def await_(self, job: JobContext) -> Ending:
         """Run the handler of a job in this task.
 
         Return its outcome, also if the task is cancelled.
         """
+        caught: BaseException | None = None
         try:
             with _around(job):
                 awaited: Awaitable[Any] = self._wrapped(job.job.type, asynchronous=True)(job)
-                return done(await awaited)
+                ending = done(await awaited)
         except BaseException as error:  # noqa: BLE001 - as in `call`
-            return ended(error, job)
+            caught, ending = error, ended(error, job)
+        return ending if job.durable is None else job.durable.ending(ending, caught)
 
     def _wrapped(self, kind: str, *, asynchronous: bool) -> Handler:
         """Return the handler of a job type, wrapped in the middleware of the same kind.
