@@ -59,7 +59,7 @@ from ojs_aws.cdk.parts.network import Network, endpoints
 from ojs_aws.cdk.parts.origin import origin_secret
 from ojs_aws.cdk.parts.outbox import After, Outbox, OutboxTable, check_outbox
 from ojs_aws.cdk.parts.private_api import PrivateApi
-from ojs_aws.cdk.parts.push import Queues, Target, prepare, target_of
+from ojs_aws.cdk.parts.push import Queues, Target, prepare, prove_function, target_of
 from ojs_aws.cdk.parts.realtime import Realtime
 from ojs_aws.cdk.parts.storage import Storage
 from ojs_aws.cdk.parts.stream import failure_queue, map_live, map_stream
@@ -119,6 +119,8 @@ class OpenJobSpec(Construct):
     """Queues of push delivery. None with push=false."""
     realtime: Realtime | None
     """WebSocket API. None with realtime=off."""
+    prove: lambda_.Function | None
+    """Function that `ojs-aws prove` pushes jobs to. None with prove=false."""
     pushed_to: dict[str, Sequence[Construct]]
     """Permission and configuration of each push target, by path of its function or alias."""
     functions: Mapping[str, lambda_.Function]
@@ -244,6 +246,9 @@ class OpenJobSpec(Construct):
         # Queues of the key of each function with durable code.
         self._durable: dict[str, list[str]] = {}
         self._workers: list[FargateWorker] = []
+        self.prove = prove_function(self, settings) if settings.prove else None
+        if self.prove is not None:
+            self._pushes_to(target_of(self, self.prove))
 
     def _deployed(self) -> Sequence[FunctionSpec]:
         settings = self.settings

@@ -247,6 +247,9 @@ class DeploymentSettings(BaseModel):
     push_concurrency: int = Field(20, ge=2, le=1_000)
     """push: maximum concurrency of each of the functions dispatch, sender, and outcomes. A sender
     waits for one endpoint. The others process up to 10 messages at a time."""
+    prove: bool = False
+    """push: adds a function that `ojs-aws prove` pushes jobs to, to verify their outcomes. It costs
+    nothing while no jobs are pushed to it."""
     bus_types: Annotated[tuple[_EventPattern, ...], _Listed] = ()
     """Event types for the event bus in addition to operational ones, for example job.completed or
     job.*. On the command line separated by commas."""
@@ -396,6 +399,7 @@ class DeploymentSettings(BaseModel):
             ),
             ("push_functions", self.push_functions and not self.push, "requires push=true"),
             ("egress_hosts", self.egress_hosts and not self.push, "requires push=true"),
+            ("prove", self.prove and not self.push, "requires push=true"),
             *(
                 (name, name in chosen and not self.push, "requires push=true")
                 for name in ("push_concurrency", "alarm_push_age_s")

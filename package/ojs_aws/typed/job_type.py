@@ -358,16 +358,13 @@ class JobType(Generic[P, R]):
         """
         from ojs_aws.typed.trial import try_out
 
-        return try_out(self, args, kwargs, steps or {}, signals or {})
+        found: R = try_out(self, args, kwargs, steps or {}, signals or {})
+        return found
 
     def read_result(self, value: Any) -> R:
         """Convert a result from JSON. Raises ValueError if it doesn't fit the annotation."""
         result: R = self.signature.result(value, out=False)
         return result
-
-    def converted(self, value: Any, out: bool) -> Any:
-        """Convert a result to JSON (true) or from JSON (false). Raises Refused."""
-        return self.signature.result(value, out=out)
 
     def _fields(
         self, method: str, args: Iterable[Any], kwargs: Mapping[str, Any]
