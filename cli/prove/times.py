@@ -243,18 +243,17 @@ def _ramp(run: Run) -> str:
 def _step(
     run: Run, pool: ThreadPoolExecutor, queue: str, rate: float, count: int
 ) -> dict[str, Any]:
-    failures = 0
+    failures: list[Exception] = []
     before = len(run.own.transport.sent)
     began = time.monotonic()
 
     def life() -> None:
-        nonlocal failures
         try:
             run.push(queue)
             for job in run.own.fetch(queue, worker_id=run.named("b")):
                 run.own.ack(job)
-        except Exception:  # noqa: BLE001 - counted
-            failures += 1
+        except Exception as error:  # noqa: BLE001 - counted
+            failures.append(error)
 
     lives = []
     for number in range(count):
@@ -265,8 +264,8 @@ def _step(
     sent = run.own.transport.sent[before:]
     return {
         "rate": rate, "jobs": count, "reached": round(count / max(sent_s, count / rate), 1),
-        "failures": failures, "requests": len(sent), **percentiles([each.ms for each in sent]),
-        "errors": round(failures / max(1, count), 4), "stops": "",
+        "failures": len(failures), "requests": len(sent), **percentiles([each.ms for each in sent]),
+        "errors": round(len(failures) / max(1, count), 4), "stops": "",
     }  # fmt: skip
 
 
