@@ -194,7 +194,7 @@ def test_a_healthy_deployment_passes(aws: Aws, tmp_path: Path) -> None:
     run = run_of(aws, tmp_path)
     wiring.run_wiring(run)
     assert [each for each in run.checks if each.verdict != "passed"] == []
-    assert len(run.checks) == 10
+    assert len(run.checks) == 9
 
 
 @pytest.mark.parametrize(
