@@ -35,7 +35,7 @@ class Order:
 
 @dataclass
 class Outcome:
-    """What became of an order: `shipped`, `refunded`, or `declined`."""
+    """The outcome of an order: `shipped`, `refunded`, or `declined`."""
 
     state: str
     parcel: str | None = None

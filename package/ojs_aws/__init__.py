@@ -50,13 +50,8 @@ if TYPE_CHECKING:
     from ojs_aws.typed.parents import Parents
     from ojs_aws.typed.signature import InvalidArguments, injected
     from ojs_aws.typed.workflows import WorkflowHandle, batch, chain, dag, group
-    from ojs_aws.worker.durable import (
-        JobSuspended,
-        Signal,
-        StepFailed,
-        StepInterrupted,
-        StepNameReused,
-    )
+    from ojs_aws.worker.durable import StepNameReused
+    from ojs_aws.worker.steps import JobSuspended, Signal, StepFailed, StepInterrupted
 
 _LATER = {
     "typed.job_type": ("JobHandle", "JobType"),
@@ -65,10 +60,9 @@ _LATER = {
     "typed.signature": ("InvalidArguments", "injected"),
     "typed.parents": ("Parents",),
     "typed.workflows": ("WorkflowHandle", "batch", "chain", "dag", "group"),
-    "worker.durable": (
-        "JobSuspended", "Signal", "StepFailed", "StepInterrupted", "StepNameReused",
-    ),
-}  # fmt: skip
+    "worker.durable": ("StepNameReused",),
+    "worker.steps": ("JobSuspended", "Signal", "StepFailed", "StepInterrupted"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -36,10 +36,11 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         LocalCloud(local_cloud.free_port(), tmp_path_factory.mktemp("cloud")) as cloud,
         pytest.MonkeyPatch.context() as patch,
     ):
-        deployment = deploy(
-            cloud.port, quiet=True, push="true", prove="true", alarm_email="ops@example.com",
-            realtime="all", stream_window_s="1",
-        )  # fmt: skip
+        settings = {
+            "push": "true", "prove": "true", "alarm_email": "ops@example.com", "realtime": "all",
+            "stream_window_s": "1",
+        }  # fmt: skip
+        deployment = deploy(cloud.port, settings, quiet=True)
         for name in [each for each in os.environ if each.startswith("AWS_")]:
             patch.delenv(name)
         for name, value in client_environment(cloud.port).items():

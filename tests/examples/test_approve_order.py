@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,7 +43,7 @@ class Orders:
         return handle
 
     def advance(self, **parts: float) -> None:
-        self.server.advance(**parts)
+        self.server.advance(timedelta(**parts))
         self.settle()
 
     def settle(self) -> None:

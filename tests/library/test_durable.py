@@ -372,10 +372,10 @@ def test_all_branches_wait_for_something_else(server: Server) -> None:
     """The first of them wakes the job, and the others go on waiting."""
 
     async def handle(job: AsyncJobContext) -> list[Any]:
-        return await asyncio.gather(
+        return [*await asyncio.gather(
             job.wait_for("one", timeout="P5D"), job.sleep("P1D", name="nap"),
             job.wait_for("two", timeout="P3D"), job.run(child.job(4), name="c"),
-        )  # fmt: skip
+        )]  # fmt: skip
 
     worker = worker_of(server, ("t", handle))
     job_id = server.push("t")
@@ -492,6 +492,56 @@ def test_a_finally_block_runs_at_a_suspension(server: Server) -> None:
     # An error in it is an error of the attempt.
     assert server.attempt(worker).entry["error"]["type"] == "OSError"
     assert closed == ["closed", "closed"]
+
+
+def test_a_request_that_fails_lets_the_other_branches_finish(server: Server) -> None:
+    """Their outcomes are stored, although they waited for the request that failed."""
+
+    async def handle(job: AsyncJobContext) -> None:
+        await asyncio.gather(*(job.step(f"s{n}", aact, f"s{n}") for n in range(3)))
+
+    worker = worker_of(server, ("t", handle))
+    job_id = server.push("t", retry=RETRY.wire())
+    server.faults = dict.fromkeys((1, 2, 3), "refused")  # each try of the first request to store
+    error = server.attempt(worker).entry["error"]
+    assert (error["type"], error["retryable"]) == ("Unreachable", True)
+    assert len(server.steps(job_id)) == 2
+    assert server.finish(worker, job_id)["state"] == "completed"
+    assert sorted(ran.values()) == [1, 1, 2]
+
+
+@pytest.mark.parametrize("end", ["returns", "raises"])
+def test_branches_end_with_their_handler(server: Server, end: str) -> None:
+    ended: list[str] = []
+
+    async def long() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("step")
+
+    async def wait(job: AsyncJobContext) -> None:
+        try:
+            await job.sleep("P1D")
+        finally:
+            ended.append("sleep")
+
+    async def handle(job: AsyncJobContext) -> str:
+        tasks = [asyncio.create_task(job.step("long", long)), asyncio.create_task(wait(job))]
+        await job.step("a", aact, "a")
+        assert not [task for task in tasks if task.done()]
+        if end == "raises":
+            raise ConnectionError
+        return "done"
+
+    worker = worker_of(server, ("t", handle))
+    server.push("t")
+    ending = server.attempt(worker)
+    if end == "returns":
+        assert ending.entry == {"result": "done"}
+    else:
+        assert ending.entry["error"]["type"] == "ConnectionError"
+    assert sorted(ended) == ["sleep", "step"]
 
 
 # --- other workers --------------------------------------------------------------------------------
@@ -677,6 +727,35 @@ def test_a_child_whose_end_was_not_told(server: Server, monkeypatch: pytest.Monk
     assert server.steps(job_id)["c"]["result"] == 2
 
 
+def test_a_child_that_was_deleted(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end was not told either. The parent fails with what it knows, and goes on."""
+    from ojs.services.jobs.children import Children
+
+    def handle(job: JobContext) -> str:
+        try:
+            return str(job.run(child.job(1), name="c"))
+        except StepFailed as failed:
+            return str(failed.error["code"])
+
+    worker = worker_of(server, ("t", handle))
+    job_id = server.push("t")
+    monkeypatch.setattr(Children, "ended", lambda *_args: None)
+    server.attempt(worker)
+    (waiting,) = server.fetch()
+    server.report(waiting, worker.perform(waiting))
+
+    def before(asked: str) -> None:
+        if asked == f"GET jobs/{waiting.id}":
+            reply = server.api("DELETE", f"{BASE}/admin/jobs/{waiting.id}")
+            assert reply.status == 200, reply.text
+
+    server.before = before
+    server.later(hours=1)
+    server.later(seconds=1)
+    assert server.attempt(worker).entry["result"] == "duplicate"
+    assert server.job(job_id)["state"] == "completed"
+
+
 @pytest.mark.parametrize(
     ("created", "seconds"),
     [
@@ -802,7 +881,10 @@ def untyped(value: Any) -> Any:
 
 
 BAD_NAMES = ("", "x" * 65, "a|b", "../x", "..", "a b", "a/b", None, 5)
-BAD_CALLS: list[tuple[Callable[[JobContext], Any], str]] = [
+BAD_LENGTHS: list[Any] = [
+    "", "P1M", "P367D", "P99999999999D", "3 days", "-P1D", timedelta(367), timedelta(-1), None, [],
+]  # fmt: skip
+BAD_CALLS: list[tuple[Callable[[Any], Any], str]] = [
     *((partial(lambda job, name: job.step(name, act, "a"), name=each), "invalid_durable_call")
       for each in BAD_NAMES),
     *((partial(lambda job, key: job.step("a", act, "a", key=key), key=each), "invalid_durable_call")
@@ -810,8 +892,7 @@ BAD_CALLS: list[tuple[Callable[[JobContext], Any], str]] = [
     *((partial(lambda job, name: job.wait_for(name, timeout="P1D"), name=each),
        "invalid_durable_call") for each in BAD_NAMES),
     *((partial(lambda job, each: job.sleep(each), each=each), "invalid_durable_call")
-      for each in ("", "P1M", "P367D", "P99999999999D", "3 days", "-P1D", timedelta(days=367),
-                   timedelta(-1), None, [])),
+      for each in BAD_LENGTHS),
     *((partial(lambda job, each: job.wait_for("a", timeout=each), each=each),
        "invalid_durable_call") for each in ("P1M", "P367D", 60, None)),
     *((partial(lambda job, each: job.sleep_until(each), each=each), "invalid_durable_call")
@@ -1021,9 +1102,8 @@ def test_a_function_suspends_its_job(server: Server, form: str, asynchronous: bo
     server.later(days=1)
     (job,) = server.fetch()
     answer = invoked(worker, form, job, Context())
-    assert answer == ({"batchItemFailures": []} if form == "sqs" else {
-        "status": "completed", "job_id": job_id, "result": "b done"
-    })  # fmt: skip
+    done: Any = {"status": "completed", "job_id": job_id, "result": "b done"}
+    assert answer == ({"batchItemFailures": []} if form == "sqs" else done)
     assert ran == {"a": 1, "b": 1}
 
 

@@ -49,7 +49,7 @@ class Run:
 
     def work(self, **parts: float) -> None:
         if parts:
-            self.server.advance(seconds=1, **parts)
+            self.server.advance(timedelta(seconds=1, **parts))
         self.server.drain(self.shop.worker)
 
     def signal(self, name: str, data: Any = None) -> None:

@@ -209,7 +209,7 @@ class OpenJobSpec(Construct):
         specs = {spec: self._function(spec) for spec in self._deployed()}
         self.functions = {spec.name: function for spec, function in specs.items()}
         others = [function for name, function in self.functions.items() if name != SETUP]
-        self._setup_step = set_up_first(self, self.functions[SETUP], others, self.storage.secret)
+        self._setup_step = set_up_first(self, self.functions[SETUP], others, self.storage, settings)
         self.api = self._entry(specs, vpc_endpoints)
         self.url = self.api.url
         _call_every_minute(self, self.functions["sweep"], by_name("sweep").description)
@@ -237,6 +237,8 @@ class OpenJobSpec(Construct):
             secrets = settings.authorizer == "keys" or settings.asks_for_origin
             endpoints(self, network, secrets=secrets, invokes=settings.push)
         self._declared: Declared | None = None
+        # The name and the queues of each role with grants, with authorizer=iam.
+        self._limits: dict[str, tuple[str, list[str] | None]] = {}
         self._rules = 0
         self._push_functions = list(settings.push_functions)
         self._egress_hosts = list(settings.egress_hosts)
@@ -337,20 +339,21 @@ class OpenJobSpec(Construct):
     ) -> Granted:
         """Grant a role the scopes `jobs:write` and `jobs:read`: enqueue, read, cancel, retry jobs.
 
-        With `authorizer=iam`, the grant is a policy for signed requests. With `authorizer=keys`, it
-        is an access key in a separate secret that the role can read.
+        With `authorizer=iam`, the grant is a policy for signed requests, and with `queues` also a
+        record of the role. With `authorizer=keys`, it is an access key in a separate secret that
+        the role can read.
 
         Args:
             grantee: Role, or a construct with a role.
-            queues: Queue names that the key is limited to. `*` at the end matches any text.
-                Requires `authorizer=keys`. Default: all queues.
+            queues: Queue names that the key or the role is limited to. `*` at the end matches any
+                text. Default: all queues.
 
         Returns:
             The grant, and with `authorizer=keys` the secret.
 
         Raises:
-            ValueError: `authorizer` is jwt, where the issuer grants scopes. Or `queues` is set with
-                `authorizer=iam`, because policies can't limit queues.
+            ValueError: `authorizer` is jwt, where the issuer grants scopes. Or with
+                `authorizer=iam`, an earlier grant of the role has other queues.
         """
         return self._grant(grantee, "produce", _PRODUCE, queues)
 
@@ -362,7 +365,7 @@ class OpenJobSpec(Construct):
 
         Args:
             grantee: Role, or a construct with a role.
-            queues: Queue names that the key is limited to. See `grant_produce`.
+            queues: Queue names that the key or the role is limited to. See `grant_produce`.
 
         Returns:
             The grant, and with `authorizer=keys` the secret.
@@ -380,7 +383,7 @@ class OpenJobSpec(Construct):
 
         Args:
             grantee: Role, or a construct with a role.
-            queues: Queue names that the key is limited to. See `grant_produce`.
+            queues: Queue names that the key or the role is limited to. See `grant_produce`.
 
         Returns:
             The grant, and with `authorizer=keys` the secret.
@@ -446,12 +449,8 @@ class OpenJobSpec(Construct):
                     f"grant_{what}: not supported with authorizer=jwt. Configure the issuer to"
                     f" grant the scopes {', '.join(scopes)}"
                 )
-            case "iam" if queues is not None:
-                raise ValueError(
-                    f"grant_{what}: queues requires authorizer=keys, because IAM policies can't"
-                    " limit queues. Omit queues to grant access to all queues"
-                )
             case "iam":
+                self._limit(grantee, what, scopes, queues)
                 return Granted(self.api.grant(grantee, scopes))
         node = getattr(grantee, "node", None)
         if node is None:
@@ -459,6 +458,34 @@ class OpenJobSpec(Construct):
         name = f"{node.path.replace('/', '-')}-{what}"
         secret = self.add_key(name, scopes=scopes, queues=queues)
         return Granted(let_read(secret, grantee, self.storage), secret)
+
+    def _limit(
+        self,
+        grantee: iam.IGrantable,
+        what: str,
+        scopes: Sequence[str],
+        queues: Sequence[str] | None,
+        name: str | None = None,
+    ) -> None:
+        """Declare the queues of a role that signs its requests. Policies can't limit queues."""
+        role = cast("iam.IRole", grantee.grant_principal)
+        arn = getattr(role, "role_arn", None)
+        if arn is None:
+            if queues is not None:
+                raise ValueError(f"grant_{what}: grantee must have a role if queues is set")
+            return
+        # The same role can be imported twice.
+        known = role.node.path if Token.is_unresolved(arn) else arn
+        own = name or role.node.path.replace("/", "-")
+        wanted = None if queues is None else sorted(set(queues))
+        name, limit = self._limits.setdefault(known, (own, wanted))
+        if limit != wanted:
+            raise ValueError(
+                f"grant_{what}: queues of {role.node.path} must be {limit or 'omitted'}, as in an"
+                f" earlier grant, but is {wanted}. A role has the same queues in all grants"
+            )
+        if queues is not None:
+            self.declared.role(name, arn, scopes=scopes, queues=queues)
 
     # --- workers ------------------------------------------------------------------------------
 
@@ -535,11 +562,9 @@ class OpenJobSpec(Construct):
             assert granted.secret is not None
             worker.show(granted.secret)
         else:
-            self.grant_work(worker.task_role)
             worker.container.add_environment("OJS_AUTH", "iam")
-            self.declared.role(
-                f"worker {name}", worker.task_role.role_arn, scopes=_WORK, queues=worker.queues
-            )
+            self._limit(worker.task_role, "work", _WORK, worker.queues, f"worker {name}")
+            self.grant_work(worker.task_role, queues=worker.queues)
         warn_of_spot(worker, place or TaskNetwork())
         self._workers.append(worker)
         self.functions["sweep"].add_environment("OJS_WORKER_GROUPS", groups_text(self._workers))

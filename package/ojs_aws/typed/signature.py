@@ -8,6 +8,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any, get_args, get_type_hints
 
+from ojs_aws.hints import hint
+from ojs_aws.typed.options import of_a_call
 from ojs_aws.typed.plain import Convert, Refused, at
 from ojs_aws.worker.context import JobContext
 
@@ -133,6 +135,11 @@ class Signature:
         Raises:
             InvalidArguments: An argument is missing or unknown.
         """
+        for name in kwargs:
+            if name not in self._signature.parameters:
+                raise InvalidArguments(
+                    f"{called}: unknown argument {name!r}.{self._meant(name)} Expected is {self}"
+                )
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -145,6 +152,12 @@ class Signature:
         except (TypeError, ValueError) as error:
             raise InvalidArguments(f"{called}: {error}") from None
         return {name: getattr(made, name) for name in self._converters}
+
+    def _meant(self, name: str) -> str:
+        """Return the sentence about an unknown argument, or ""."""
+        if name in self.resources:
+            return " The worker fills this resource."
+        return of_a_call(name) or hint("arguments", name, self._signature.parameters)
 
     def dump(self, called: str, arguments: Mapping[str, Any]) -> list[Any]:
         """Return the `args` of a job. Raises InvalidArguments for an argument of a wrong type."""

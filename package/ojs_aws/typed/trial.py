@@ -5,20 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ojs_aws.client import background
 from ojs_aws.client.call import Answer, Call
 from ojs_aws.client.job import Job
 from ojs_aws.typed.plain import Convert
 from ojs_aws.worker.context import AsyncJobContext, JobContext
-from ojs_aws.worker.durable import Durable, StepFailed, StepInterrupted
+from ojs_aws.worker.durable import Durable
 from ojs_aws.worker.handlers import ended
+from ojs_aws.worker.steps import StepFailed, StepInterrupted
 
-if TYPE_CHECKING:
-    from ojs_aws.typed.job_type import JobType
-
-R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -33,24 +30,24 @@ class Trial(Durable):
         self._signals = signals
         self._outcomes = {(kind, name): {} for kind in ("step", "job") for name in steps}
 
-    async def _ask(self, aio: bool, call: Call[T]) -> T:
+    async def _ask(self, call: Call[T], *, other: bool = False) -> T:
         if call.path in ("jobs", "jobs/batch", "workflows"):
             raise LookupError("try_out() starts no child jobs. Pass their results in steps by name")
         stored = {"steps": [{"stored": True} for _ in call.body.get("steps", ())]}
         return call.read(stored)
 
-    async def _pause(self, aio: bool, seconds: float) -> None:
+    async def _pause(self, seconds: float) -> None:
         pass
 
-    async def _value(self, aio: bool, name: str, outcome: Answer, convert: Convert) -> Any:
+    async def _value(self, name: str, outcome: Answer, convert: Convert) -> Any:
         if name not in self._steps:
-            return await super()._value(aio, name, outcome, convert)
+            return await super()._value(name, outcome, convert)
         value = self._steps[name]
         if isinstance(value, Exception):
             raise StepFailed(name, ended(value, self.context).entry["error"])
         return value
 
-    async def _wait(self, aio: bool, kind: str, name: str, ends: Answer) -> Answer | None:
+    async def _wait(self, kind: str, name: str, ends: Answer) -> Answer | None:
         if kind == "sleep" or name not in self._signals:
             return None
         at = datetime.now(timezone.utc).isoformat()
@@ -58,9 +55,9 @@ class Trial(Durable):
 
 
 def try_out(
-    job_type: JobType[..., R], args: Sequence[Any], kwargs: Mapping[str, Any],
+    job_type: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
     steps: Mapping[str, Any], signals: Mapping[str, Any],
-) -> R:  # fmt: skip
+) -> Any:  # fmt: skip
     """Run the function of a job type. Its only attempt is the last one."""
     job = Job("try-out", job_type.name, attempt=1, max_attempts=1)
     kind = job_type.signature.context
@@ -69,7 +66,6 @@ def try_out(
     context.durable = Trial(context, steps, signals)
     try:
         found = job_type.function(*([context] if kind else []), *args, **kwargs)
-        value: R = background.result(found) if inspect.iscoroutine(found) else found
+        return background.result(found) if inspect.iscoroutine(found) else found
     except StepInterrupted as error:
         raise error.__cause__ or error from None
-    return value

@@ -7,16 +7,15 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from datetime import datetime, timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from ojs_aws.client.job import Job
 
 if TYPE_CHECKING:
     from ojs_aws.typed.clients import Clients
-    from ojs_aws.typed.job_type import JobCall
     from ojs_aws.typed.parents import Parents
-    from ojs_aws.typed.workflows import Workflow
-    from ojs_aws.worker.durable import Durable, Final, Signal
+    from ojs_aws.worker.steps import ChildCall, Final, Signal, WorkflowCall
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,11 +73,11 @@ class JobContext:
     clients: Clients | None = None
     # Returns the clients of durable code. None: `clients`.
     server: Callable[[], Clients | None] | None = None
-    # Version of the handler's code, and when no step starts any more (monotonic time in s).
+    # Version of the handler's code, and when the last step can start (monotonic time in s).
     code_version = 1
     start_until: float | None = None
-    # None: the handler has made no durable call.
-    durable: Durable | None = None
+    # `Durable` of this attempt. None: the handler has made no durable call.
+    durable: Any = None
     _parents: Parents | None = None
 
     def __init__(
@@ -88,6 +87,13 @@ class JobContext:
         self._tell = tell
         self._stop = threading.Event()
         self._reason = ""
+
+    if not TYPE_CHECKING:  # type checkers report an unknown attribute
+
+        def __getattr__(self, name: str) -> Any:
+            from ojs_aws.hints import missing
+
+            return missing(self, name)
 
     @property
     def id(self) -> str:
@@ -149,27 +155,30 @@ class JobContext:
             StepNameReused: The name was used before in this attempt.
         """
         if not isinstance(duration, (int, float)):
-            return self._now(self._code().sleep(False, duration, name))
+            self._now(self._code().sleep(duration, name))
+            return
         self._stop.wait(duration)
-        return self.check()
+        self.check()
 
-    def _code(self) -> Durable:
+    def _code(self) -> Any:
         if self.durable is None:
-            from ojs_aws.worker.durable import Durable
-
-            self.durable = Durable(self)
+            self.durable = import_module("ojs_aws.worker.durable").Durable(self)
         return self.durable
 
-    @staticmethod
-    def _now(coroutine: Coroutine[Any, Any, T]) -> T:
-        from ojs_aws.worker.durable import now
-
-        return now(coroutine)
+    def _now(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of durable code, which never waits for an event loop here."""
+        try:
+            coroutine.send(None)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+        raise AssertionError("use AsyncJobContext in a coroutine function")
 
     @property
     def version(self) -> int:
         """Version of the code of this job: `version=` of the code that stored its first step."""
-        return self._code().version
+        version: int = self._code().version
+        return version
 
     def idempotency_key(self, name: str) -> str:
         """Return a key that is the same in all attempts, for the requests of a step.
@@ -196,7 +205,7 @@ class JobContext:
         Raises:
             JobCancelled: The handler must stop.
         """
-        self._now(self._code().save_checkpoint(False, state))
+        self._now(self._code().save_checkpoint(state))
 
     @overload
     def step(
@@ -212,7 +221,7 @@ class JobContext:
         self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T: ...
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run a function once, and store its result. Later attempts return what is stored.
+        """Run a function once, and store its result. Later attempts return it.
 
         A function whose attempt ends before the result is stored runs again.
 
@@ -232,7 +241,7 @@ class JobContext:
             StepNameReused: The name was used before in this attempt.
             JobCancelled: The handler must stop.
         """
-        return self._now(self._code().step(False, name, function, args, kwargs))
+        return self._now(self._code().step(name, function, args, kwargs))
 
     def sleep_until(self, at: str | datetime, name: str = "sleep") -> None:
         """Suspend the job until a time, by the clock of the server.
@@ -245,7 +254,7 @@ class JobContext:
             StepNameReused: The name was used before in this attempt.
             JobCancelled: The handler must stop.
         """
-        self._now(self._code().sleep_until(False, at, name))
+        self._now(self._code().sleep_until(at, name))
 
     def wait_for(self, name: str, *, timeout: str | timedelta) -> Signal | None:
         """Suspend the job until a signal is sent to it. It can be sent before or after this call.
@@ -261,12 +270,13 @@ class JobContext:
             StepNameReused: The name was used before in this attempt.
             JobCancelled: The handler must stop.
         """
-        return self._now(self._code().wait_for(False, name, timeout))
+        signal: Signal | None = self._now(self._code().wait_for(name, timeout))
+        return signal
 
     @overload
-    def run(self, call: JobCall[T], *, name: str) -> T: ...
+    def run(self, call: ChildCall[T], *, name: str) -> T: ...
     @overload
-    def run(self, call: Workflow, *, name: str) -> list[Any]: ...
+    def run(self, call: WorkflowCall, *, name: str) -> list[Any]: ...
     def run(self, call: Any, *, name: str) -> Any:
         """Start a child job or a workflow, and suspend the job until it has finished.
 
@@ -282,9 +292,9 @@ class JobContext:
             StepNameReused: The name was used before in this attempt.
             JobCancelled: The handler must stop.
         """
-        return self._now(self._code().run(False, call, name))
+        return self._now(self._code().run(call, name))
 
-    def gather(self, *calls: JobCall[T], name: str) -> list[T]:
+    def gather(self, *calls: ChildCall[T], name: str) -> list[T]:
         """Start up to 50 child jobs together, and suspend the job until all have finished.
 
         Args:
@@ -299,7 +309,7 @@ class JobContext:
             StepNameReused: The name was used before in this attempt.
             JobCancelled: The handler must stop.
         """
-        return self._now(self._code().gather(False, calls, name))
+        return self._now(self._code().gather(calls, name))
 
     def progress(
         self, fraction: float, message: str | None = None, data: Mapping[str, Any] | None = None
@@ -336,20 +346,26 @@ class AsyncJobContext(JobContext):
         view.__dict__ = job.__dict__
         return view
 
+    def _code(self) -> Any:
+        code = super()._code()
+        code.aio = True
+        return code
+
     async def sleep(  # type: ignore[override]
         self, duration: float | str | timedelta, name: str = "sleep"
     ) -> None:
         """Wait without blocking the event loop, as `JobContext.sleep`."""
         if not isinstance(duration, (int, float)):
-            return await self._code().sleep(True, duration, name)
+            await self._code().sleep(duration, name)
+            return
         import asyncio
 
         await asyncio.sleep(duration)
-        return self.check()
+        self.check()
 
     async def checkpoint(self, state: Any) -> None:  # type: ignore[override]
         """Store the state of the job, as `JobContext.checkpoint`."""
-        await self._code().save_checkpoint(True, state)
+        await self._code().save_checkpoint(state)
 
     @overload  # type: ignore[override]
     async def step(
@@ -386,31 +402,33 @@ class AsyncJobContext(JobContext):
 
         A function runs in a thread.
         """
-        return await self._code().step(True, name, function, args, kwargs)
+        return await self._code().step(name, function, args, kwargs)
 
     async def sleep_until(  # type: ignore[override]
         self, at: str | datetime, name: str = "sleep"
     ) -> None:
         """Suspend the job until a time, as `JobContext.sleep_until`."""
-        await self._code().sleep_until(True, at, name)
+        await self._code().sleep_until(at, name)
 
     async def wait_for(  # type: ignore[override]
         self, name: str, *, timeout: str | timedelta
     ) -> Signal | None:
         """Suspend the job until a signal is sent to it, as `JobContext.wait_for`."""
-        return await self._code().wait_for(True, name, timeout)
+        signal: Signal | None = await self._code().wait_for(name, timeout)
+        return signal
 
     @overload  # type: ignore[override]
-    async def run(self, call: JobCall[T], *, name: str) -> T: ...
+    async def run(self, call: ChildCall[T], *, name: str) -> T: ...
     @overload
-    async def run(self, call: Workflow, *, name: str) -> list[Any]: ...
+    async def run(self, call: WorkflowCall, *, name: str) -> list[Any]: ...
     async def run(self, call: Any, *, name: str) -> Any:
         """Start a child job or a workflow, and wait for it, as `JobContext.run`."""
-        return await self._code().run(True, call, name)
+        return await self._code().run(call, name)
 
-    async def gather(self, *calls: JobCall[T], name: str) -> list[T]:  # type: ignore[override]
+    async def gather(self, *calls: ChildCall[T], name: str) -> list[T]:  # type: ignore[override]
         """Start up to 50 child jobs together, and wait for all, as `JobContext.gather`."""
-        return await self._code().gather(True, calls, name)
+        results: list[T] = await self._code().gather(calls, name)
+        return results
 
 
 class Lease:

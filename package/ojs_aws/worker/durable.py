@@ -9,10 +9,9 @@ from __future__ import annotations
 import inspect
 import re
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_type_hints
@@ -22,7 +21,7 @@ from weakref import WeakSet
 from ojs_aws.client.call import Answer, Call, Misconfigured, json_object, place, to_json
 from ojs_aws.client.job import FINAL_STATES
 from ojs_aws.client.operations import moment
-from ojs_aws.errors import ApiError, Duplicate, OjsError
+from ojs_aws.errors import ApiError, Duplicate, NotFound, OjsError
 from ojs_aws.ids import uuid7
 from ojs_aws.typed.clients import DEFAULT, Clients
 from ojs_aws.typed.options import ISO_DURATION
@@ -30,15 +29,15 @@ from ojs_aws.typed.plain import Convert, Refused, iso_duration, read_moment
 from ojs_aws.typed.signature import converter
 from ojs_aws.worker.context import CANCELLED, LOST, JobCancelled, JobContext, JobFailed
 from ojs_aws.worker.handlers import Ending, ended, failure
+from ojs_aws.worker.steps import JobSuspended, Signal, StepFailed, StepInterrupted
 
 if TYPE_CHECKING:
     import asyncio
 
-    from ojs_aws.typed.job_type import JobCall
-    from ojs_aws.typed.workflows import Workflow
+    from ojs_aws.typed.parents import Reference
+    from ojs_aws.worker.steps import ChildCall, Final, WorkflowCall
 
 T = TypeVar("T")
-Final = type[Exception] | tuple[type[Exception], ...]
 
 EXTENSION = "urn:ojs-aws:ext:durable-steps"
 MAX_CALLS = MAX_WAITS = 50
@@ -71,55 +70,14 @@ class StepNameReused(JobFailed):
         super().__init__(f"The name {name!r} {rule}.", code="step_name_reused", retryable=False)
 
 
-class StepFailed(Exception):
-    """A step or a child job failed, and its error is stored. All later attempts raise it.
+class _Ended(BaseException):
+    """A durable call ends the attempt: with waits (`every`: all of them must end), or an error."""
 
-    Attributes:
-        name: Name of the step, with its key.
-        error: Its error with `code`, `type`, and `message`.
-    """
-
-    def __init__(self, name: str, error: Mapping[str, Any]) -> None:
-        self.name = name
-        self.error = dict(error)
-        super().__init__(f"{name}: {self.error.get('message') or self.error.get('code')}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.name, self.error))
-
-
-class StepInterrupted(BaseException):
-    """A step failed, and its outcome is not stored: the attempt ends. Don't catch it.
-
-    Its `__cause__` is the exception of the step.
-    """
-
-
-class JobSuspended(BaseException):
-    """The job waits: the attempt ends, and the handler runs again later. Don't catch it."""
-
-
-@dataclass(frozen=True)
-class Signal:
-    """A signal that was sent to a job.
-
-    Attributes:
-        data: Its data, a JSON value.
-        sent_at: When it was sent.
-    """
-
-    data: Any
-    sent_at: datetime
-
-
-def now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits for an event loop."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        value: T = done.value
-        return value
-    raise AssertionError("the coroutine waits for an event loop")
+    def __init__(
+        self, waits: Sequence[Answer] = (), *, every: bool = False, error: Exception | None = None
+    ) -> None:
+        super().__init__()
+        self.waits, self.every, self.error = waits, every, error
 
 
 def _invalid(message: str) -> JobFailed:
@@ -177,12 +135,13 @@ def _is_end(error: BaseException) -> bool:
 class Durable:
     """The durable code of one attempt.
 
-    In methods, `aio` is whether the handler is a coroutine function. Its parallel branches are
-    tasks. A branch that has to end the attempt is *parked* until no other one runs.
+    The parallel branches of a coroutine function are tasks. A branch that has to end the attempt is
+    *parked* until no other one runs. In a function, it ends the attempt immediately.
     """
 
     def __init__(self, context: JobContext) -> None:
         self.context = context
+        self.aio = False  # whether the handler is a coroutine function
         self._shown: Answer = context.job.raw.get("durable") or {}
         self.version = int(self._shown.get("version", context.code_version))
         self.epoch = int(self._shown.get("epoch", 0))
@@ -196,9 +155,10 @@ class Durable:
         # How the attempt ends, and the error of a step.
         self._over: Ending | None = None
         self._error: Exception | None = None
-        # Durable calls that run, and those that are parked: their waits, and whether all must end.
+        # Durable calls that run, those that are parked, and the tasks of both.
         self._running = 0
-        self._parked: dict[asyncio.Future[NoReturn], tuple[Sequence[Answer], bool]] = {}
+        self._parked: dict[asyncio.Future[NoReturn], _Ended] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._moves = 0
         self._lock: Any = None
 
@@ -210,71 +170,78 @@ class Durable:
             self._clients = Clients.override or given or self.context.clients or DEFAULT
         return self._clients
 
-    async def _ask(self, aio: bool, call: Call[T]) -> T:
-        """Send a request. Raises Duplicate; any other error ends the attempt."""
+    async def _ask(self, call: Call[T], *, other: bool = False) -> T:
+        """Send a request. Raises Duplicate, and with `other` NotFound.
+
+        Any other error ends the attempt.
+        """
         error: Exception
         try:
-            return await self._server().arun(call) if aio else self._server().run(call)
-        except Duplicate:
-            raise
+            return await self._server().arun(call) if self.aio else self._server().run(call)
         except Misconfigured as wrong:
             message = f"Durable code needs a server. {wrong}."
             error = JobFailed(message, code="no_server", retryable=False)
         except ApiError as wrong:
-            if wrong.status in (404, 409):
+            if isinstance(wrong, Duplicate) or (other and isinstance(wrong, NotFound)):
+                raise
+            error = wrong
+            mine = self.context.id in call.path or self.context.id in wrong.details.values()
+            if mine and wrong.status in (404, 409):
                 # Another worker has the job, or it was deleted.
                 self.context.cancel(LOST)
-                raise JobCancelled(LOST) from wrong
-            error = wrong
-            if wrong.status in (400, 413, 422):
+                error = JobCancelled(LOST)
+            elif wrong.status in (400, 413, 422):
                 error = JobFailed(wrong.message, code=wrong.code, retryable=False)
         except OjsError as wrong:
             error = wrong
         except (TypeError, ValueError, RecursionError) as wrong:
             error = JobFailed(f"must be JSON: {wrong}", code="result_not_json", retryable=False)
-        return await self._interrupt(aio, error)
+        if isinstance(error, JobCancelled):
+            raise error
+        raise _Ended(error=error)
 
-    async def _post(self, aio: bool, path: str, body: Answer) -> Answer:
+    async def _post(self, path: str, body: Answer) -> Answer:
         # Each of these requests can be sent again.
         path = place(f"jobs/{{}}/{path}", self.context.id)
         body = {"lease_token": self.context.job.lease_token, **body}
-        return await self._ask(aio, Call("POST", path, json_object, body))
+        return await self._ask(Call("POST", path, json_object, body))
 
-    async def _ready(self, aio: bool) -> None:
+    async def _ready(self) -> None:
         """Read the stored outcomes, once."""
         if self._outcomes is None:
-            async with self._locked(aio):
+            async with self._locked():
                 if self._outcomes is None:
-                    await self._load(aio, self._shown.get("steps", 0) > 0)
+                    await self._load(self._shown.get("steps", 0) > 0)
 
-    async def _load(self, aio: bool, more: bool) -> None:
+    async def _load(self, more: bool) -> None:
         if not self._shown and self._server() not in _supported:
-            manifest = await self._ask(aio, Call("GET", "/ojs/manifest", json_object))
+            manifest = await self._ask(Call("GET", "/ojs/manifest", json_object))
             offered = manifest.get("extensions", {}).get("experimental", [])
             if EXTENSION not in [each["uri"] for each in offered]:
                 message = "The server doesn't support durable code. Update it."
-                failed = JobFailed(message, code="durable_unsupported", retryable=False)
-                await self._interrupt(aio, failed)
+                raise _Ended(error=JobFailed(message, code="durable_unsupported", retryable=False))
             _supported.add(self._server())
         outcomes, cursor = dict[tuple[str, str], Answer](), None
         while more:
             path = place("jobs/{}/steps", self.context.id)
             call = Call("GET", path, json_object, query={"cursor": cursor})
-            page = await self._ask(aio, call)
+            page = await self._ask(call)
             outcomes |= {(each["kind"], each["name"]): each for each in page["steps"]}
             self._waits |= {(each["kind"], each["name"]): each for each in page["waits"]}
             cursor = page["pagination"].get("next_cursor")
             more = cursor is not None
         self._outcomes = outcomes
 
-    def _locked(self, aio: bool) -> Any:
-        if aio and self._lock is None:
-            import asyncio
+    def _locked(self) -> Any:
+        if self._lock is None:
+            self._lock = nullcontext()
+            if self.aio:
+                import asyncio
 
-            self._lock = asyncio.Lock()
-        return self._lock if aio else nullcontext()
+                self._lock = asyncio.Lock()
+        return self._lock
 
-    async def _save(self, aio: bool, name: str, kind: str = "step", **outcome: Any) -> Answer:
+    async def _save(self, name: str, kind: str = "step", **outcome: Any) -> Answer:
         """Store an outcome. Return the one that counts: another one can have been first.
 
         Outcomes that are stored at the same time are sent together.
@@ -283,15 +250,15 @@ class Durable:
         save = entry["save"]
         self._unsaved[save] = entry
         try:
-            async with self._locked(aio):
+            async with self._locked():
                 if "stored" not in entry:
                     sent = [entry, *(one for key, one in self._unsaved.items() if key != save)]
                     sent = sent[:_MAX_SAVES]
                     body = {"version": self.version, "steps": [dict(each) for each in sent]}
-                    answer = await self._post(aio, "steps", body)
+                    answer = await self._post("steps", body)
                     self._saved = True
                     for each, told in zip(sent, answer["steps"]):  # noqa: B905
-                        del self._unsaved[each["save"]]
+                        self._unsaved.pop(each["save"], None)
                         if not told["stored"]:
                             each.pop("result", None)
                             each.pop("error", None)
@@ -305,7 +272,7 @@ class Durable:
         assert self._outcomes is not None
         return self._outcomes
 
-    async def _value(self, aio: bool, name: str, outcome: Answer, convert: Convert) -> Any:
+    async def _value(self, name: str, outcome: Answer, convert: Convert) -> Any:
         """Return the result of an outcome. Raises StepFailed."""
         if "error" in outcome:
             raise StepFailed(name, outcome["error"])
@@ -314,9 +281,9 @@ class Durable:
         except Refused as error:
             message = f"The stored result of {name!r} {error}."
             failed = JobFailed(message, code="step_result_invalid", retryable=False)
-        return await self._interrupt(aio, failed)
+            raise _Ended(error=failed) from None
 
-    async def _json(self, aio: bool, name: str, value: Any, convert: Convert) -> Any:
+    async def _json(self, name: str, value: Any, convert: Convert) -> Any:
         """Return a result in JSON."""
         code = "result_not_json"
         try:
@@ -329,13 +296,13 @@ class Durable:
         except (TypeError, ValueError, RecursionError) as error:
             message = str(error)
         message = f"The step {name!r} completed, but its result can't be stored: {message}."
-        return await self._interrupt(aio, JobFailed(message, code=code, retryable=False))
+        raise _Ended(error=JobFailed(message, code=code, retryable=False))
 
     # --- the end of the attempt ------------------------------------------------------------------
 
-    @contextmanager
-    def _call(self) -> Iterator[None]:
-        """Count a durable call while it runs."""
+    @asynccontextmanager
+    async def _call(self, *, reads: bool = True) -> AsyncIterator[None]:
+        """Count a durable call while it runs. The first one reads the stored outcomes."""
         self.context.check()
         if self._over is not None:
             raise self._end()
@@ -343,36 +310,38 @@ class Durable:
             raise _invalid("A step can't contain steps or waits. Call them in the job itself")
         self._running += 1
         self._moves += 1
+        if self.aio:
+            import asyncio
+
+            if (task := asyncio.current_task()) is not None:
+                self._tasks.add(task)
         try:
+            if reads:
+                await self._ready()
             yield
+        except _Ended as ended:
+            self._error = self._error or ended.error
+            await self._park(ended)
         finally:
             self._running -= 1
             self._look()
 
-    async def _park(self, aio: bool, waits: Sequence[Answer], *, every: bool = False) -> NoReturn:
-        """End the attempt as soon as no other branch runs."""
-        if not aio:
-            self._finish([(waits, every)])
+    async def _park(self, ended: _Ended) -> NoReturn:
+        if not self.aio:
+            self._finish([ended])
             raise self._end()
         import asyncio
 
         future: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
-        self._parked[future] = waits, every
+        self._parked[future] = ended
         self._running -= 1
-        if (task := asyncio.current_task()) is not None:
-            # Nobody may await this task any more.
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._look()
         try:
-            self._look()
             await future
         finally:
             self._running += 1
             del self._parked[future]
         raise AssertionError("the future has an exception")
-
-    async def _interrupt(self, aio: bool, error: Exception) -> NoReturn:
-        self._error = self._error or error
-        await self._park(aio, [])
 
     def _look(self) -> None:
         """Look whether all branches are parked, after those that can continue had their turn."""
@@ -383,26 +352,25 @@ class Durable:
     def _turn(self, moves: int, left: int) -> None:
         if moves != self._moves or self._over is not None:
             return
-        future = next(iter(self._parked))
         if left:
-            future.get_loop().call_soon(self._turn, moves, left - 1)
+            loop = next(iter(self._parked)).get_loop()
+            loop.call_soon(self._turn, moves, left - 1)
             return
         self._finish(list(self._parked.values()))
         for each in self._parked:
             if not each.done():
                 each.set_exception(self._end())
 
-    def _finish(self, parked: Sequence[tuple[Sequence[Answer], bool]]) -> None:
-        waits = list(
-            {(each["kind"], each["name"]): each for many, _ in parked for each in many}.values()
-        )
+    def _finish(self, parked: Sequence[_Ended]) -> None:
+        waits = {(each["kind"], each["name"]): each for one in parked for each in one.waits}
         if len(waits) > MAX_WAITS and self._error is None:
             self._error = _invalid(f"The job has {len(waits)} waits, but at most {MAX_WAITS}")
         if self._error is not None:
             self._over = ended(self._error, self.context)
         else:
-            mode = {"mode": "all"} if len(parked) == 1 and parked[0][1] else {}
-            self._over = Ending("nacks", {"suspend": {**mode, "waits": waits}})
+            mode = {"mode": "all"} if len(parked) == 1 and parked[0].every else {}
+            suspend = {**mode, "waits": list(waits.values())}
+            self._over = Ending("nacks", {"suspend": suspend})
 
     def _end(self) -> BaseException:
         if self._error is None:
@@ -418,6 +386,7 @@ class Durable:
             ending: The outcome of a handler without durable code.
             error: The exception of the handler, or None.
         """
+        self._cancel_branches()
         lost = self.context.cancelled in (CANCELLED, LOST)
         if self._over is not None and not lost and (error is None or _is_end(error)):
             return self._over
@@ -428,6 +397,16 @@ class Durable:
                 retryable=False, details=told.get("details"),
             )  # fmt: skip
         return ending
+
+    def _cancel_branches(self) -> None:
+        """Cancel the branches that the handler didn't await."""
+        if self._tasks:
+            import asyncio
+
+            for task in self._tasks - {asyncio.current_task()}:
+                task.cancel()
+                # asyncio logs an exception that no task retrieves.
+                task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -443,47 +422,44 @@ class Durable:
         self._names.add((kind, whole))
         return whole
 
-    async def step(
-        self, aio: bool, name: str, function: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
+    async def step(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a step, unless its outcome is stored. `kwargs` can have `key` and `final`."""
         name, final = self._named("step", name, kwargs.pop("key", None)), kwargs.pop("final", ())
         convert = _result_of(function)
-        with self._call():
-            await self._ready(aio)
+        async with self._call():
             outcome = self._found().get(("step", name))
             if outcome is None:
-                await self._may_start(aio)
-                made = await self._made(aio, name, function, args, kwargs, final, convert)
-                outcome = await self._save(aio, name, **made)
-            return await self._value(aio, name, outcome, convert)
+                await self._may_start()
+                made = await self._made(name, function, args, kwargs, final, convert)
+                outcome = await self._save(name, **made)
+            return await self._value(name, outcome, convert)
 
-    async def _may_start(self, aio: bool) -> None:
+    async def _may_start(self) -> None:
         """End the attempt if another branch failed, or if too little time is left."""
         if self._error is not None:
-            await self._park(aio, [])
+            raise _Ended([])
         if self.context.start_until is not None and time.monotonic() > self.context.start_until:
-            await self._park(aio, [{"kind": "time", "name": "time", "for": "PT0S"}])
+            raise _Ended([{"kind": "time", "name": "time", "for": "PT0S"}])
 
     async def _made(
-        self, aio: bool, name: str, function: Callable[..., Any], args: Any, kwargs: Any,
+        self, name: str, function: Callable[..., Any], args: Any, kwargs: Any,
         final: Final | tuple[()], convert: Convert,
     ) -> Answer:  # fmt: skip
         """Run the function of a step. Return its outcome."""
         began, at = time.monotonic(), datetime.now(timezone.utc)
         token, made = _STEP.set(self), dict[str, Any]()
         try:
-            value = await _called(aio, function, args, kwargs)
+            value = await _called(self.aio, function, args, kwargs)
         except JobCancelled:
             raise
         except Exception as error:  # noqa: BLE001 - a step can raise anything
             told = ended(error, self.context).entry["error"]
             if not (isinstance(error, final) or self._is_last(told)):
-                await self._interrupt(aio, error)
+                raise _Ended(error=error) from None
             kept = ("code", "type", "message", "details")
             made["error"] = {field: told[field] for field in kept if field in told}
         else:
-            made["result"] = await self._json(aio, name, value, convert)
+            made["result"] = await self._json(name, value, convert)
         finally:
             _STEP.reset(token)
         lasted_ms = round((time.monotonic() - began) * 1_000)
@@ -502,26 +478,25 @@ class Durable:
         forgiven = job.attempt - 1 if self._saved else self._shown.get("forgiven_attempts", 0)
         return not error["retryable"] or 0 < job.max_attempts <= job.attempt - forgiven
 
-    async def save_checkpoint(self, aio: bool, state: Any) -> None:
+    async def save_checkpoint(self, state: Any) -> None:
         """Store the state of the job."""
-        with self._call():
-            await self._ready(aio)
-            await self._post(aio, "checkpoint", {"state": state})
+        async with self._call():
+            await self._post("checkpoint", {"state": state})
             self.checkpoint = state
 
     # --- waits -----------------------------------------------------------------------------------
 
-    async def sleep(self, aio: bool, value: object, name: str) -> None:
+    async def sleep(self, value: object, name: str) -> None:
         """Suspend the job for a time."""
         found = length("sleep()", value)
         if found >= _IN_PLACE:
-            await self._wait(aio, "sleep", self._named("sleep", name), {"for": iso_duration(found)})
+            await self._wait("sleep", self._named("sleep", name), {"for": iso_duration(found)})
             return
-        with self._call():
-            await self._pause(aio, found.total_seconds())
+        async with self._call(reads=False):
+            await self._pause(found.total_seconds())
 
-    async def _pause(self, aio: bool, seconds: float) -> None:
-        if aio:
+    async def _pause(self, seconds: float) -> None:
+        if self.aio:
             import asyncio
 
             await asyncio.sleep(seconds)
@@ -529,7 +504,7 @@ class Durable:
         else:
             JobContext.sleep(self.context, seconds)
 
-    async def sleep_until(self, aio: bool, at: str | datetime, name: str) -> None:
+    async def sleep_until(self, at: str | datetime, name: str) -> None:
         """Suspend the job until a time."""
         try:
             until = read_moment(moment(at))
@@ -539,69 +514,65 @@ class Durable:
             raise _invalid(f"sleep_until(): {rule}, but is {at!r:.100}") from None
         if abs(distance) > _MAX_WAIT:
             raise _invalid(f"sleep_until(): must be within 366 days from now, but is {at!r:.100}")
-        await self._wait(aio, "sleep", self._named("sleep", name), {"until": until.isoformat()})
+        await self._wait("sleep", self._named("sleep", name), {"until": until.isoformat()})
 
-    async def wait_for(self, aio: bool, name: str, timeout: object) -> Signal | None:
+    async def wait_for(self, name: str, timeout: object) -> Signal | None:
         """Suspend the job until a signal is sent, or until the timeout."""
         ends = {"for": iso_duration(length("wait_for()", timeout))}
-        outcome = await self._wait(aio, "signal", self._named("signal", name), ends)
+        outcome = await self._wait("signal", self._named("signal", name), ends)
         if outcome is None or "error" in outcome:
             return None
         return Signal(outcome.get("result"), read_moment(outcome["stored_at"]))
 
-    async def _wait(self, aio: bool, kind: str, name: str, ends: Answer) -> Answer | None:
-        with self._call():
-            await self._ready(aio)
+    async def _wait(self, kind: str, name: str, ends: Answer) -> Answer | None:
+        async with self._call():
             outcome = self._found().get((kind, name))
             wait = self._waits.get((kind, name))
             if outcome is not None or (kind == "sleep" and wait is not None and wait["over"]):
                 return outcome
             if wait is None or not wait["over"]:
                 ends = ends if wait is None else {"until": wait["until"]}
-                await self._park(aio, [{"kind": kind, "name": name, **ends}])
+                raise _Ended([{"kind": kind, "name": name, **ends}])
             # Nothing was sent in time. A signal that is sent now is refused, or was first.
-            await self._save(aio, name, kind, error={"code": "timeout"})
+            await self._save(name, kind, error={"code": "timeout"})
             if "error" not in self._found()[kind, name]:
-                await self._load(aio, more=True)
+                await self._load(more=True)
             return self._found()[kind, name]
 
     # --- child jobs ------------------------------------------------------------------------------
 
-    async def run(self, aio: bool, call: Any, name: str) -> Any:
+    async def run(self, call: Any, name: str) -> Any:
         """Start a child job or a workflow, and wait for its result."""
         if hasattr(call, "fields"):
-            return await self._workflow(aio, call, self._named("job", self._named("step", name)))
-        return (await self._children(aio, [call], [self._named("job", name)]))[0]
+            return await self._workflow(call, self._named("job", self._named("step", name)))
+        return (await self._children([call], [self._named("job", name)]))[0]
 
-    async def gather(self, aio: bool, calls: Sequence[JobCall[Any]], name: str) -> list[Any]:
+    async def gather(self, calls: Sequence[ChildCall[Any]], name: str) -> list[Any]:
         """Start child jobs, and wait for the results of all."""
         if len(calls) > MAX_CALLS:
             rule = f"takes at most {MAX_CALLS} jobs, but got {len(calls)}. Use run(group(…))"
             raise _invalid(f"gather(): {rule}")
         names = [self._named("job", name, str(number)) for number in range(len(calls))]
-        return await self._children(aio, calls, names)
+        return await self._children(calls, names)
 
-    async def _children(
-        self, aio: bool, calls: Sequence[JobCall[Any]], names: Sequence[str]
-    ) -> list[Any]:
+    async def _children(self, calls: Sequence[ChildCall[Any]], names: Sequence[str]) -> list[Any]:
         if strange := [each for each in calls if not hasattr(each, "job_type")]:
             raise _invalid(f"A child job is a call such as send.job(…), but got {strange[0]!r:.60}")
-        with self._call():
-            await self._ready(aio)
+        async with self._call():
             new = {
                 name: call for name, call in zip(names, calls)  # noqa: B905
                 if ("job", name) not in self._found()
             }  # fmt: skip
             if new:
-                await self._may_start(aio)
-                if waits := await self._start(aio, new):
-                    await self._park(aio, waits, every=True)
+                await self._may_start()
+                if waits := await self._start(new):
+                    raise _Ended(waits, every=True)
             return [
-                await self._value(aio, name, self._found()["job", name], call.job_type.converted)
+                await self._value(name, self._found()["job", name], _reader(call.job_type))
                 for name, call in zip(names, calls)  # noqa: B905
             ]
 
-    async def _start(self, aio: bool, calls: Mapping[str, JobCall[Any]]) -> list[Answer]:
+    async def _start(self, calls: Mapping[str, ChildCall[Any]]) -> list[Answer]:
         """Start child jobs, and store the outcomes of those that have ended.
 
         Return the waits for the others.
@@ -614,63 +585,67 @@ class Durable:
         try:
             if len(jobs) > 1:
                 body = {"jobs": list(jobs.values())}
-                await self._ask(aio, Call("POST", "jobs/batch", json_object, body))
+                await self._ask(Call("POST", "jobs/batch", json_object, body))
                 return [self._wait_for_child(name, _CHILD_S) for name in jobs]
         except Duplicate:
             pass  # They were started before. Or a unique job exists.
         waits = []
         for name, job in jobs.items():
             try:
-                await self._ask(aio, Call("POST", "jobs", json_object, job))
+                await self._ask(Call("POST", "jobs", json_object, job))
                 waits.append(self._wait_for_child(name, _CHILD_S))
             except Duplicate as error:
                 known = str(error.details.get("existing_job_id") or "")
-                found = await self._child(aio, name, known)
+                found = await self._child(name, known)
                 if found is None:
                     told = {"code": error.code, "message": error.message}
-                    await self._save(aio, name, "job", error=told)
+                    await self._save(name, "job", error=told)
                 elif found["state"] in FINAL_STATES:
-                    await self._save(aio, name, "job", **_outcome_of(found))
+                    await self._save(name, "job", **_outcome_of(found))
                 else:
                     waits.append(self._wait_for_child(name, _CHILD_S, found["created_at"]))
         return waits
 
-    async def _child(self, aio: bool, name: str, job_id: str) -> Answer | None:
+    async def _child(self, name: str, job_id: str) -> Answer | None:
         """Return a child job of this name, or None if the job is another one."""
         if not job_id:
             return None
-        answer = await self._ask(aio, Call("GET", place("jobs/{}", job_id), json_object))
+        try:
+            call = Call("GET", place("jobs/{}", job_id), json_object)
+            answer = await self._ask(call, other=True)
+        except NotFound:
+            return None
         ours = {"job_id": self.context.id, "name": name}
         return answer if answer.get("parent") == ours else None
 
-    async def _workflow(self, aio: bool, workflow: Workflow, name: str) -> Any:
-        with self._call():
-            await self._ready(aio)
+    async def _workflow(self, workflow: WorkflowCall, name: str) -> Any:
+        async with self._call():
             if ("job", name) not in self._found():
                 if (started := self._found().get(("step", name))) is None:
-                    await self._may_start(aio)
+                    await self._may_start()
                     # The ID is stored first, so that a repeated attempt starts no second workflow.
-                    started = await self._save(aio, name, result=uuid7())
+                    started = await self._save(name, result=uuid7())
                 body = {"id": started["result"], **workflow.wire()}
                 try:
-                    await self._ask(aio, Call("POST", "workflows", json_object, body))
-                    await self._park(aio, [self._wait_for_child(name, _WORKFLOW_S)])
+                    await self._ask(Call("POST", "workflows", json_object, body))
+                    raise _Ended([self._wait_for_child(name, _WORKFLOW_S)])
                 except Duplicate:
-                    outcome = await self._results(aio, name, str(started["result"]))
-                await self._save(aio, name, "job", **outcome)
-            return await self._value(aio, name, self._found()["job", name], converter(list[Any]))
+                    outcome = await self._results(name, str(started["result"]))
+                await self._save(name, "job", **outcome)
+            return await self._value(name, self._found()["job", name], converter(list[Any]))
 
-    async def _results(self, aio: bool, name: str, workflow_id: str) -> Answer:
+    async def _results(self, name: str, workflow_id: str) -> Answer:
         """Return the outcome of a workflow: the results of its steps. Park until it has ended."""
         steps, query = list[Answer](), dict[str, Any]()
         while True:
             path = place("workflows/{}", workflow_id)
-            shown = await self._ask(aio, Call("GET", path, json_object, query=query))
+            try:
+                shown = await self._ask(Call("GET", path, json_object, query=query), other=True)
+            except NotFound as error:
+                return {"error": {"code": error.code, "message": error.message}}
             found = shown.get("workflow", shown)
             if found["state"] not in ("completed", "failed", "cancelled"):
-                await self._park(
-                    aio, [self._wait_for_child(name, _WORKFLOW_S, found["created_at"])]
-                )
+                raise _Ended([self._wait_for_child(name, _WORKFLOW_S, found["created_at"])])
             if found["state"] != "completed":
                 message = f"The workflow {workflow_id} is {found['state']}."
                 return {"error": {"code": f"workflow_{found['state']}", "message": message}}
@@ -678,7 +653,7 @@ class Durable:
             if not (query := {"cursor": found["next_cursor"]} if "next_cursor" in found else {}):
                 break
         results = [each.get("result") for each in steps if "callback" not in each]
-        return {"result": await self._json(aio, name, results, converter(list[Any]))}
+        return {"result": await self._json(name, results, converter(list[Any]))}
 
     def _wait_for_child(
         self, name: str, bounds: tuple[int, int], created_at: str | None = None
@@ -690,6 +665,10 @@ class Durable:
             age = read_moment(began) - read_moment(created_at)
             seconds = max(seconds, min(round(age.total_seconds()), most))
         return {"kind": "job", "name": name, "for": f"PT{seconds}S"}
+
+
+def _reader(job_type: Reference[Any]) -> Convert:
+    return lambda value, _out: job_type.read_result(value)
 
 
 def _outcome_of(child: Answer) -> Answer:

@@ -166,7 +166,7 @@ class Handlers:
     def prepare(self, run: Callable[[Coroutine[Any, Any, Any]], Any] | None = None) -> None:
         """Make the resources of typed jobs, if there are any. `run` runs a coroutine.
 
-        Raises ValueError if a resource is unknown.
+        Raises Misconfigured if a resource is unknown.
         """
         if self.resources is not None:
             import atexit
@@ -200,7 +200,7 @@ class Handlers:
                 ending = done(self._wrapped(job.job.type, asynchronous=False)(job))
         except BaseException as error:  # noqa: BLE001 - a handler can raise SystemExit
             caught, ending = error, ended(error, job)
-        return ending if job.durable is None else job.durable.ending(ending, caught)
+        return _decided(job, ending, caught)
 
     async def await_(self, job: JobContext) -> Ending:
         """Run the handler of a job in this task.
@@ -214,7 +214,7 @@ class Handlers:
                 ending = done(await awaited)
         except BaseException as error:  # noqa: BLE001 - as in `call`
             caught, ending = error, ended(error, job)
-        return ending if job.durable is None else job.durable.ending(ending, caught)
+        return _decided(job, ending, caught)
 
     def _wrapped(self, kind: str, *, asynchronous: bool) -> Handler:
         """Return the handler of a job type, wrapped in the middleware of the same kind.
@@ -226,6 +226,14 @@ class Handlers:
             if inspect.iscoroutinefunction(layer) == asynchronous:
                 inner = _layered(layer, inner)
         return inner
+
+
+def _decided(job: JobContext, ending: Ending, caught: BaseException | None) -> Ending:
+    """Return the outcome of an attempt, which durable code can have decided."""
+    if job.durable is None:
+        return ending
+    decided: Ending = job.durable.ending(ending, caught)
+    return decided
 
 
 def _layered(layer: Middleware, inner: Next) -> Handler:

@@ -116,6 +116,13 @@ class Worker:
         self._jobs: Jobs | None = None
         self._durable: Clients | None = None
 
+    if not TYPE_CHECKING:  # type checkers report an unknown attribute
+
+        def __getattr__(self, name: str) -> Any:
+            from ojs_aws.hints import missing
+
+            return missing(self, name)
+
     def job(self, name: str | None = None, **options: Unpack[DeclaredOptions]) -> Declaration:
         """Decorator that makes a function or coroutine function a job type, as `Jobs.job`.
 
