@@ -1,0 +1,1 @@
+"""Webhooks: events that are posted to the endpoints of subscribers."""
