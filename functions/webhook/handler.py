@@ -11,7 +11,7 @@ from typing import Any
 from functions import messages
 from ojs import runtime
 from ojs.domain.errors import OjsError
-from ojs.domain.webhooks.delivery import ID
+from ojs.domain.webhooks import DELIVERY_ID
 
 
 def handler(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def _is_valid(body: Any) -> bool:
     if not isinstance(body, Mapping) or not isinstance(body.get("delivery"), str):
         return False
     whole = isinstance(body.get("event"), Mapping) or isinstance(body.get("turn"), int)
-    return whole and ID.fullmatch(body["delivery"]) is not None
+    return whole and DELIVERY_ID.fullmatch(body["delivery"]) is not None
 
 
 runtime.prepare("webhook_sender")

@@ -817,9 +817,7 @@ def _webhooks(settings: Settings, clock: Clock) -> Callable[[], WebhookDependenc
         from ojs.targets.queues import SqsHookQueue
         from ojs.targets.webhooks import WebhookTarget
 
-        allowed = AllowedTargets(
-            egress_hosts=settings.egress_hosts, check_endpoint=_check_endpoint
-        )
+        allowed = AllowedTargets(egress_hosts=settings.egress_hosts, check_endpoint=_check_endpoint)
         return WebhookDependencies(SqsHookQueue(url), WebhookTarget(clock), allowed)
 
     return make

@@ -160,8 +160,8 @@ class Settings:
     # separated by commas. Then the URLs of the queues of wake-up messages, of pushes for senders,
     # and of outcomes. Without the first queue, no job is pushed.
     push_functions: tuple[str, ...] = ()
-    # Hosts that deliveries and webhooks can send data to: `a.example`, `*.a.example` for all its subdomains, `*`
-    # for all. In the environment separated by commas. None: no endpoint is called.
+    # Hosts that deliveries and webhooks can send data to: `a.example`, `*.a.example` for all its
+    # subdomains, `*` for all. In the environment separated by commas. None: no endpoint is called.
     egress_hosts: tuple[str, ...] = ()
     dispatch_queue: str | None = None
     send_queue: str | None = None

@@ -130,6 +130,10 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
         text(deliveries.DELIVERY_PATTERN, deliveries.MAX_DELIVERY_BYTES),
         "the delivery's name",
     ),
+    "subscription": (
+        {"type": "string", "pattern": deliveries.SUBSCRIPTION_ID.pattern},
+        "the subscription's id",
+    ),
     "key": ({"type": "string", "pattern": KEY_ID.pattern}, "the access key's id"),
     "cron job": (QUEUE_SCHEMA, "the cron job's name"),
     "workflow": ({"type": "string", "pattern": UUID7.pattern}, "the workflow's id"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from ojs.domain.events.event import Event, matches
 from ojs.domain.events.types import EventType
-from ojs.domain.webhooks.subscription import Subscription
+from ojs.domain.webhooks import Subscription
 from ojs.projections.changes import NewEvent, TableChange
 from ojs.projections.outlets import Bus
 from ojs.records import record

@@ -14,8 +14,7 @@ from ojs.clock import Clock
 from ojs.domain import jsontext
 from ojs.domain.delivery import signing
 from ojs.domain.delivery.outcome import retry_after_ms
-from ojs.domain.webhooks.delivery import MAX_SHOWN, HookDelivery, Posted
-from ojs.domain.webhooks.subscription import Subscription
+from ojs.domain.webhooks import MAX_SHOWN, HookDelivery, Posted, Subscription
 from ojs.targets.guard import Blocked, Connector, EndpointAddress, TimeLimit, place
 from ojs.targets.https_target import USER_AGENT, exchange
 

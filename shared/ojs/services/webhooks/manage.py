@@ -1,4 +1,4 @@
-"""Creates, changes, lists, tests, and deletes webhook subscriptions, and shows their deliveries."""
+"""Creates, changes, lists, tests, and deletes webhook subscriptions, and shows their domain."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from typing import Any
 
 from ojs.clock import Clock
 from ojs.domain import times
+from ojs.domain import webhooks as domain
 from ojs.domain.access import ANYBODY, Principal
 from ojs.domain.errors import BAD_CURSOR, Conflict, InvalidRequest, NotFound, Unsupported
 from ojs.domain.ids import IdSource
 from ojs.domain.page import Page
-from ojs.domain.webhooks import delivery as deliveries
-from ojs.domain.webhooks import subscription as domain
-from ojs.domain.webhooks.delivery import HookDelivery, HookStatus, Posted
-from ojs.domain.webhooks.subscription import Subscription, SubscriptionChange, SubscriptionRequest
+from ojs.domain.webhooks import (
+    HookDelivery,
+    HookStatus,
+    Posted,
+    Subscription,
+    SubscriptionChange,
+    SubscriptionRequest,
+)
 from ojs.records import record
 from ojs.services.operations.key_states import KeyStates, check_time
 from ojs.services.sweeps import GoOn, always
@@ -194,10 +199,10 @@ class Webhooks:
         parts = self._supported()
         parts.allowed.check(subscription.target, named="url")
         now_ms = self._clock.now_ms()
-        event = deliveries.make_test_event(
+        event = domain.make_test_event(
             subscription, f"evt_{self._ids.uuid7()}", times.format_ms(now_ms)
         )
-        test = HookDelivery(deliveries.delivery_id(subscription.id, event), event)
+        test = HookDelivery(domain.delivery_id(subscription.id, event), event)
         timeout_s = min(subscription.timeout_s, TEST_TIMEOUT_S)
         return parts.target.post(subscription, test, timeout_s=timeout_s)
 
@@ -219,7 +224,7 @@ class Webhooks:
             NotFound: The subscription does not exist.
             InvalidRequest: The cursor is invalid.
         """
-        at = deliveries.subscription_of(cursor) if cursor else None
+        at = domain.subscription_of(cursor) if cursor else None
         if cursor and (not at or (subscription and at != subscription)):
             raise InvalidRequest("cursor", BAD_CURSOR, value=cursor)
         if subscription is not None:
@@ -257,7 +262,7 @@ class Webhooks:
 
     def delivery(self, delivery_id: str) -> HookDelivery:
         """Return a delivery. Raises NotFound."""
-        if name := deliveries.subscription_of(delivery_id):
+        if name := domain.subscription_of(delivery_id):
             if (stored := self._webhooks.delivery(delivery_id)) is not None:
                 return stored
             known = self._webhooks.successes([name]).get(name, HookSuccesses())
@@ -277,7 +282,7 @@ class Webhooks:
         before = self.delivery(delivery_id)
         if before.status is not HookStatus.DEAD:
             raise Conflict(
-                f"Delivery '{delivery_id}' is {before.status}. Only dead deliveries can be retried.",
+                f"Delivery '{delivery_id}' is {before.status}. Retry only dead deliveries.",
                 details={"field": "status", "current_state": before.status.value},
             )
         if not self._there(before.subscription).active:

@@ -13,7 +13,7 @@ from aws_lambda_powertools import Logger
 
 from ojs.domain.errors import OjsError
 from ojs.domain.events.event import Event
-from ojs.domain.webhooks.delivery import delivery_id, fitting
+from ojs.domain.webhooks import delivery_id, fitting
 from ojs.services.webhooks.parts import HookQueue
 from ojs.store.webhooks.webhooks import WebhookDirectory
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ojs.domain.webhooks.delivery import HookDelivery, Posted
-from ojs.domain.webhooks.subscription import Subscription
+from ojs.domain.webhooks import HookDelivery, Posted, Subscription
 from ojs.records import record
 from ojs.services.deliveries.parts import AllowedTargets
 

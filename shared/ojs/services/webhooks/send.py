@@ -21,8 +21,14 @@ from ojs.clock import Clock
 from ojs.domain.delivery.breaker import BreakerState
 from ojs.domain.delivery.delivery import DisabledReason
 from ojs.domain.errors import OjsError
-from ojs.domain.webhooks.delivery import HookDelivery, HookStatus, HookVerdict, Posted
-from ojs.domain.webhooks.subscription import HookDisabled, Subscription
+from ojs.domain.webhooks import (
+    HookDelivery,
+    HookDisabled,
+    HookStatus,
+    HookVerdict,
+    Posted,
+    Subscription,
+)
 from ojs.records import record
 from ojs.services.for_each import ForEach
 from ojs.services.operations.key_states import KeyStates

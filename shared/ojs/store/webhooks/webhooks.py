@@ -16,8 +16,7 @@ from typing import Any
 from ojs.clock import Clock
 from ojs.domain import jsontext
 from ojs.domain.page import Page
-from ojs.domain.webhooks.delivery import KEPT_S, HookDelivery, HookStatus
-from ojs.domain.webhooks.subscription import HookDisabled, Subscription, Wanted
+from ojs.domain.webhooks import KEPT_S, HookDelivery, HookDisabled, HookStatus, Subscription, Wanted
 from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.errors import UnreadableItem
@@ -221,12 +220,12 @@ class WebhookStore:
             return
         # Race: two messages of the same attempt, or an operator retries. The loser reads again.
         old = _delivery_item(before, before.next_ms)
-        missing = {name: None for name in ("wpk", "wsk") if name not in new}
-        write = rewriting({**old, **missing}, new, "#turn = :turn", {":turn": before.turn})
+        # The entry in the index can be missing or have another time.
+        gone = {"wpk": "", "wsk": ""} | old
+        write = rewriting(gone, new, "#turn = :turn", {":turn": before.turn})
         if again_ms:
             write = replace(write, set={**write.set, "wpk": new["wpk"], "wsk": new["wsk"]})
         self._table.update(write, tell_loser=False)
-
 
     def postpone(self, delivery: HookDelivery, again_ms: int) -> None:
         """Change the time (ms) from which the sweep sends a message. Raises LostRace."""
@@ -286,8 +285,8 @@ def _directing(seen: HookDirectory, after: HookDirectory) -> Put:
 def _directory(item: Item) -> HookDirectory:
     try:
         entries = {
-            name: Wanted(*map(tuple, lists), active=active)
-            for name, (*lists, active) in jsontext.stored(str(item["of"])).items()
+            name: Wanted(tuple(events), tuple(queues), tuple(types), active)
+            for name, (events, queues, types, active) in jsontext.stored(str(item["of"])).items()
         }
         return HookDirectory(entries, number(item, "rev"))
     except Exception as error:
@@ -308,9 +307,7 @@ def _delivery_item(delivery: HookDelivery, again_ms: int | None) -> Item:
     due: dict[str, Value] = {}
     if delivery.status is HookStatus.PENDING and again_ms is not None:
         due = {"wpk": keys.hooks_due(delivery.subscription), "wsk": keys.instant(again_ms)}
-    return DELIVERY.item(
-        delivery, pk=pk, sk=sk, ttl=delivery.created_ms // 1_000 + KEPT_S, **due
-    )
+    return DELIVERY.item(delivery, pk=pk, sk=sk, ttl=delivery.created_ms // 1_000 + KEPT_S, **due)
 
 
 def _written(success: HookDelivery) -> Mapping[str, Any]:
@@ -347,8 +344,9 @@ SUBSCRIPTION = Record(
         "types": words("job_types"),
         "meta": as_json("metadata"),
         "timeout": "timeout_s",
-        "secrets": Attribute("secrets", lambda it: jsontext.dumps([*it]),
-                             lambda text: tuple(jsontext.stored(text))),
+        "secrets": Attribute(
+            "secrets", lambda it: jsontext.dumps([*it]), lambda text: tuple(jsontext.stored(text))
+        ),
         "old": "old_until_ms",
         "line": words("line"),
         "paused": flag("paused"),

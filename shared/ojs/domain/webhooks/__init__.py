@@ -1,1 +1,0 @@
-"""Webhooks: events that are posted to the endpoints of subscribers."""
