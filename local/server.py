@@ -176,6 +176,8 @@ class LocalServer:
                 authorizer=authorizer,
                 iam_operators=(OPERATOR,),
                 authorizer_cache_s=0,
+                # Names no queue: `local.webhooks` has it.
+                webhook_queue="memory",
                 realtime="all",
                 socket_url=f"ws{http.url.removeprefix('http')}{SOCKET_PATH}",
             )

@@ -18,6 +18,7 @@ from ojs.api.operations import OPERATIONS
 from ojs.api.queue_config import ConfigSource
 from ojs.api.system import AuthorizerName
 from ojs.api.workflows import StepState
+from ojs.domain import webhooks
 from ojs.domain.access import KEY_ID, Scope
 from ojs.domain.bulk.operation import Phase
 from ojs.domain.cron.definition import OverlapName, OverlapPolicy
@@ -255,6 +256,11 @@ _RATE_LIMIT: dict[str, Any] = {
     "else": {"properties": {"period": {"type": "null"}}},
 }
 _SHOWN_BACK = {"description": "as shown; without effect, but a name must be that of the path"}
+_SUBSCRIPTION = {
+    "properties": dict.fromkeys(
+        sorted(webhooks.SHOWN_BACK), {"description": "as shown; without effect"}
+    )
+}
 _TYPE_RULES: Mapping[str, dict[str, Any]] = {
     "JobRequest": {
         "properties": {
@@ -280,6 +286,8 @@ _TYPE_RULES: Mapping[str, dict[str, Any]] = {
     "DeliveryRequest": {
         "properties": dict.fromkeys(sorted(deliveries.SHOWN_BACK - {"name"}), _SHOWN_BACK)
     },
+    "SubscriptionRequest": _SUBSCRIPTION,
+    "SubscriptionChange": _SUBSCRIPTION,
 }
 
 # Operation ID → example of a request.

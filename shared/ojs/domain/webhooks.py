@@ -183,6 +183,7 @@ def _metadata(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+Events = Annotated[list[Annotated[str, After(_event)]], Field(min_length=1, max_length=MAX_EVENTS)]
 _Secret = Annotated[str, After(_secret), Field(min_length=16, max_length=128)]
 
 
@@ -197,10 +198,7 @@ class SubscriptionChange(Model):
     """A change of a subscription. An absent field keeps its value."""
 
     url: Endpoint | None = Field(None, description="https URL with public addresses")
-    events: (
-        Annotated[list[Annotated[str, After(_event)]], Field(min_length=1, max_length=MAX_EVENTS)]
-        | None
-    ) = Field(None, description="event types, or prefixes such as `job.*`")
+    events: Events | None = Field(None, description="event types, or prefixes such as `job.*`")
     secret: _Secret | None = Field(None, description="required with another host")
     active: bool | None = Field(None, description="true also enables a disabled subscription")
     filter: HookFilter | None = None
@@ -211,6 +209,8 @@ class SubscriptionChange(Model):
 class SubscriptionRequest(SubscriptionChange):
     """A subscription."""
 
+    url: Endpoint = Field(description="https URL with public addresses")
+    events: Events = Field(description="event types, or prefixes such as `job.*`")
     secret: _Secret | None = Field(None, description="absent: the server makes one")
 
 

@@ -96,9 +96,6 @@ class Webhooks:
             Conflict: There are too many subscriptions.
         """
         given = domain.parse(SubscriptionRequest, body)
-        for name in ("url", "events"):
-            if getattr(given, name) is None:
-                raise InvalidRequest(name, "is required")
         now_ms = self._clock.now_ms()
         secret = given.secret or self._new_secret()
         empty = Subscription(f"sub_{self._random_bytes(8).hex()}", secrets=(secret,))
