@@ -9,9 +9,11 @@ MAKEFLAGS += --no-print-directory
 PORT ?= 8080
 DATA ?= .ojs-data
 DIST ?= dist
+TEMPLATE ?= build/template
 ENGINE ?= auto
 PYTHON ?=
 ARGS ?=
+APP ?=
 SEEDS ?= 10000
 # One process runs all tests of a file, because they can share an engine. Files run in alphabetical
 # order: files with many short tests come last, so that both processes end at the same time.
@@ -59,6 +61,7 @@ help: ## List the targets
 	  'PORT=8080' 'port of the local server (make run)' \
 	  'DATA=.ojs-data' 'its data folder' \
 	  'DIST=dist' 'where the wheel goes (make package)' \
+	  'TEMPLATE=build/template' 'folder of the template (make template)' \
 	  'ENGINE=auto' 'its engine: auto, dynoxide or ministack' \
 	  'SEEDS=10000' 'how many runs are simulated (make simulate)' \
 	  'ARGS=' 'more arguments for pytest, the simulation, the local server or cdk' \
@@ -108,8 +111,8 @@ format: $(VENV)/.dev ## Format the code and apply the linter's safe fixes
 	$(PY) -m ruff check --fix .
 
 .PHONY: deploy-local
-deploy-local: setup ## Deploy to a local cloud (MiniStack) and print the API's URL
-	@$(PY) -m infra.deploy_local $(ARGS)
+deploy-local: setup ## Deploy to a local cloud (MiniStack): this repository, or a CDK app (APP='python app.py')
+	@$(PY) -m infra.deploy_local $(if $(APP),--app '$(APP)') $(ARGS)
 
 .PHONY: plots
 plots: $(VENV)/.local $(VENV)/.engine $(PLOTS)/.installed ## Draw the plots of the documentation again
@@ -137,6 +140,10 @@ numbers: setup ## Measure units again, and write units, prices, and ceilings int
 synth: setup ## Write the CloudFormation templates to cdk.out
 	@node_modules/.bin/cdk synth --quiet $(ARGS)
 
+.PHONY: template
+template: setup ## Write a CloudFormation template and its files to TEMPLATE (ARGS='-c push=true')
+	@$(PY) -m infra.template --out $(TEMPLATE) $(ARGS)
+
 # The functions' packages are installed on this machine to list them and their licenses. The wheel
 # doesn't contain them: bundling downloads them by the hashes in the wheel.
 .PHONY: package
@@ -150,9 +157,25 @@ package: $(PACKAGING)/.installed dashboard ## Build the wheel with the CDK const
 	@$(PACKAGING)/bin/python -m build --wheel --no-isolation --outdir $(DIST) . >/dev/null
 	@$(PACKAGING)/bin/twine check --strict $(DIST)/*.whl
 
+.PHONY: release-check
+release-check: | $(PY) ## Check that all versions agree (ARGS='--tag v1.2.3' also checks the changelog)
+	@$(PY) -m infra.release $(ARGS)
+
+# Twice, from sources and pins alone: who builds the tag must get the same bytes.
+.PHONY: release
+release: setup $(PACKAGING)/.installed ## Build the wheel and the template twice, compare them, and list the packages
+	@rm -rf $(DIST) build/again; for folder in build/again $(DIST); do \
+	  rm -rf build/lambda $(DASHBOARD); \
+	  $(MAKE) package template DIST=$$folder TEMPLATE=$$folder/template; done
+	@diff -r build/again $(DIST) && rm -rf build/again
+	@cp $(PACKAGE)/functions.cdx.json $(DIST)
+	@cd dashboard && npm sbom --package-lock-only --omit dev --sbom-format cyclonedx >$(abspath $(DIST))/dashboard.cdx.json
+	@$(PY) -m infra.release --notes $(DIST)/notes.md
+
 .PHONY: facts
-facts: setup ## Write the server facts for the construct, the client, and the generated pages
+facts: setup ## Write the version, and the server facts for the construct, the client, and the generated pages
 	@$(PY) -m infra.facts
+	@$(PY) -m infra.release --write
 	@$(PY) -m docs.numbers.attributes
 	@$(PY) -m docs.site.reference
 

@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from cli import bulk, output, target
+from cli import bulk, durable, output, target
 from cli.jobs import add_limit, add_span, listed, print_jobs
 from cli.target import CommandError, Exit, Server
+from ojs_aws.client.call import place
 
 _PAGE = 200
 # Maximum number of dead letters that are counted before a retry, page by page.
@@ -28,9 +29,13 @@ def add(commands: Any) -> None:
     groups = actions.add_parser("groups", help="count dead letters by queue, type, and error")
     groups.add_argument("--by", choices=tuple(_GROUPS), help="count by this field only")
     groups.set_defaults(run=_groups)
-    retry = actions.add_parser("retry", help="retry matching dead letters, or all")
+    retry = actions.add_parser("retry", help="retry a dead letter, matching ones, or all")
+    retry.add_argument(
+        "id", nargs="?", type=target.name, help="ID of a dead letter, instead of a filter"
+    )
     _add_filter(retry)
     retry.add_argument("--all", action="store_true", help="retry all dead letters")
+    durable.add_kept(retry)
     bulk.add_options(retry)
     retry.set_defaults(run=_retry)
     for each in (found, groups, retry):
@@ -86,8 +91,14 @@ def _groups(options: argparse.Namespace) -> None:
 def _retry(options: argparse.Namespace) -> None:
     server = target.server(options)
     wanted = _filter(options)
-    if bool(wanted) == options.all:
-        raise CommandError("--all: required without a filter, rejected with one", Exit.USAGE)
+    if [bool(wanted), options.all, options.id is not None].count(True) != 1:
+        raise CommandError(
+            "id, --all: exactly one of ID, a filter, and --all is required", Exit.USAGE
+        )
+    kept = durable.kept(options)
+    if options.id is not None:
+        _one(server, kept, options)
+        return
     total = None
     if options.dry_run or not options.yes:
         total, whole = _count(server, wanted)
@@ -101,8 +112,19 @@ def _retry(options: argparse.Namespace) -> None:
         if total:
             bulk.confirm(f"Retry {output.number(said, 'dead letter')}?", options)
         total = total if whole else None
-    begun = server.retry_dead_letters(every=options.all, **wanted)
+    chosen: dict[str, Any] = {"filter": wanted} if wanted else {"all": True}
+    begun = server.ask("POST", "dead-letter/retry", {"confirm": True, **chosen, **kept})
     bulk.report(bulk.follow(server.get_dead_letter_operation, begun, total), options)
+
+
+def _one(server: Server, kept: dict[str, str], options: argparse.Namespace) -> None:
+    if options.dry_run:
+        raise CommandError("--dry-run: requires a filter or --all", Exit.USAGE)
+    job = server.ask("POST", place("dead-letter/{}/retry", options.id), kept)["job"]
+    if options.json:
+        output.as_json(job)
+    else:
+        print(output.printable(f"{job['id']} is {job['state']}"))
 
 
 def _count(server: Server, wanted: dict[str, Any]) -> tuple[int, bool]:

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from cli import bulk, output, target
+from cli import bulk, durable, output, target
 from cli.target import CommandError, Exit, Server
 from ojs.clock import Clock, SystemClock
 from ojs.domain import times
@@ -42,22 +42,14 @@ def add(commands: Any) -> None:
     listed.add_argument("--order", choices=("asc", "desc"))
     add_limit(listed)
     listed.set_defaults(run=_list)
-    # Options before `wait` stay in effect.
-    wait = listed.add_subparsers(metavar="command").add_parser(
-        "wait",
-        argument_default=argparse.SUPPRESS,
-        help="wait until a job is completed, cancelled, or discarded",
-    )
-    wait.add_argument("id", type=target.name, help="ID of the job")
-    wait.add_argument(
-        "--timeout", type=_seconds, default=60.0, metavar="SECONDS",
-        help="time to wait (default: 60)",
-    )  # fmt: skip
-    wait.set_defaults(run=_wait)
+    verbs = listed.add_subparsers(metavar="command")
+    single = [_add_wait(verbs), *durable.add(verbs)]
+    for each in single:
+        each.set_defaults(run=partial(_alone, each.get_default("run")))
     job = commands.add_parser("job", help="show a job and its history")
     job.add_argument("id", type=target.name, help="ID of the job")
     job.set_defaults(run=_show)
-    for each in (listed, wait, job):
+    for each in (listed, *single, job):
         output.add_json(each)
         target.add_arguments(each)
     for verb, does in _VERBS.items():
@@ -76,6 +68,22 @@ def add(commands: Any) -> None:
         target.add_arguments(many)
         many.set_defaults(run=partial(_many, verb))
     bulk.add_operation(commands)
+
+
+def _add_wait(verbs: Any) -> argparse.ArgumentParser:
+    wait: argparse.ArgumentParser = verbs.add_parser(
+        "wait",
+        # Options before the verb stay in effect.
+        argument_default=argparse.SUPPRESS,
+        help="wait until a job is completed, cancelled, or discarded",
+    )
+    wait.add_argument("id", type=target.name, help="ID of the job")
+    wait.add_argument(
+        "--timeout", type=_seconds, default=60.0, metavar="SECONDS",
+        help="time to wait (default: 60)",
+    )  # fmt: skip
+    wait.set_defaults(run=_wait)
+    return wait
 
 
 def add_filter(parser: argparse.ArgumentParser) -> None:
@@ -223,9 +231,14 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _wait(options: argparse.Namespace) -> None:
+def _alone(run: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
+    """Run a command for one job. Raises CommandError."""
     if _filter(options):
-        raise CommandError("wait: can't be combined with a filter", Exit.USAGE)
+        raise CommandError("id: can't be combined with a filter", Exit.USAGE)
+    run(options)
+
+
+def _wait(options: argparse.Namespace) -> None:
     job = target.server(options).wait_for(options.id, options.timeout)
     if options.json:
         output.as_json(job.raw)

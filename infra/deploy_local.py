@@ -1,4 +1,4 @@
-"""Deploys everything to a cloud on this machine: `python -m infra.deploy_local`."""
+"""Deploys this repository, or a CDK app, to a cloud on this machine: `make deploy-local`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ from infra.local_cloud import (
     LocalCloudError,
     client_environment,
     deploy,
+    deploy_app,
+    direct_url,
+    first_keys,
     is_ministack,
+    local_command,
     terminated_like_interrupted,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,10 +40,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="leave the local cloud running and return; a later deployment updates it",
     )
+    parser.add_argument(
+        "-c",
+        dest="context",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="setting of the deployment, or context of the app; repeat it for several",
+    )
+    parser.add_argument(
+        "--app",
+        metavar="COMMAND",
+        help='deploy this CDK app, for example "python app.py" (default: this repository)',
+    )
     options = parser.parse_args(arguments)
+    if wrong := [each for each in options.context if not each.partition("=")[1]]:
+        parser.error(f"-c: must have the form NAME=VALUE, but is {wrong[0]}")
+    context = dict(each.partition("=")[::2] for each in options.context)
     try:
         with terminated_like_interrupted():
-            _run(options.port, keep=options.keep)
+            _run(options.port, options.app, context, keep=options.keep)
     except LocalCloudError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -47,19 +68,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(port: int, *, keep: bool) -> None:
+def _run(port: int, app: str | None, context: Mapping[str, str], *, keep: bool) -> None:
+    command = local_command(app) if app else None
     if is_ministack(port):
         print(f"Deploying to the running MiniStack on port {port}", flush=True)
-        _show(deploy(port), port)
+        _deploy(port, command, context)
         return
     started = time.monotonic()
     cloud = LocalCloud(port, ROOT / "build" / f"local-cloud-{port}")
     with contextlib.ExitStack() as undo:
         undo.enter_context(cloud)
         print(f"Started MiniStack on port {port}; log: {cloud.log}", flush=True)
-        deployment = deploy(port)
-        print(f"\nDeployed in {time.monotonic() - started:.0f} s")
-        _show(deployment, port)
+        _deploy(port, command, context)
+        print(f"Deployed in {time.monotonic() - started:.0f} s")
         if keep:
             undo.pop_all()
             print(f"MiniStack continues. To stop it, run `kill -TERM -- -{cloud.process.pid}`")
@@ -68,12 +89,34 @@ def _run(port: int, *, keep: bool) -> None:
             signal.pause()
 
 
-def _show(deployment: Deployment, port: int) -> None:
-    url = deployment.direct_url
+def _deploy(port: int, command: tuple[str, Path] | None, context: Mapping[str, str]) -> None:
+    """Deploy this repository or an app, and print its resources."""
+    if command is None:
+        _show(deploy(port, context), port)
+        return
+    app, folder = command
+    for stack, outputs in deploy_app(port, app, context, folder).items():
+        print(f"\n{stack}")
+        for name, value in outputs.items():
+            print(f"  {name:<24}{value}")
+            if ".execute-api." in value and value.startswith("http"):
+                print(f"  {'':<24}{direct_url(port, value)}  (if names don't resolve)")
+    keys = first_keys(port)
+    print("\nBootstrap keys of this cloud, which are deleted with it:" if keys else "")
+    for key in keys:
+        print(f"  export OJS_KEY={key}")
+    print(f"\nFor AWS tools: {_for_tools(port)}\n", flush=True)
+
+
+def _for_tools(port: int) -> str:
     environment = client_environment(port)
     # The AWS CLI and the Python SDK read this region.
     names = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")
-    settings = " ".join(f"{name}={environment[name]}" for name in names)
+    return " ".join(f"{name}={environment[name]}" for name in names)
+
+
+def _show(deployment: Deployment, port: int) -> None:
+    url = deployment.direct_url
     print(
         f"""
 API       {deployment.api_url}
@@ -92,7 +135,7 @@ the cloud. On AWS, it is stored in Secrets Manager only.
   curl {url}/ojs/v1/workers/fetch -H "Authorization: Bearer $OJS_KEY" \\
        -H 'Content-Type: application/openjobspec+json' -d '{{"queues": ["default"]}}'
 
-For AWS tools: {settings}
+For AWS tools: {_for_tools(port)}
 """
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -27,7 +28,9 @@ from infra import ROOT
 from local.emulator import find_ministack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    from mypy_boto3_secretsmanager import SecretsManagerClient
 
 ACCOUNT = "000000000000"
 REGION = "us-east-1"
@@ -141,35 +144,23 @@ class LocalCloud:
         shutil.rmtree(self._folder / "tmp", ignore_errors=True)
 
 
-def deploy(port: int, *, quiet: bool = False, **settings: str) -> Deployment:
-    """Bootstrap the emulated account, and deploy all stacks with the CDK command line.
+def deploy(
+    port: int, settings: Mapping[str, str] | None = None, *, quiet: bool = False
+) -> Deployment:
+    """Bootstrap the emulated account, and deploy the stacks of this repository.
 
     `quiet` shows CDK's output only after a failure. `settings` are more settings of the deployment.
     Raises LocalCloudError if CDK fails.
     """
-    context = {**_CONTEXT, **settings}
-    with tempfile.TemporaryDirectory(prefix="ojs-deploy-") as folder:
-        outputs_file = Path(folder) / "outputs.json"
-        # Run it in a folder without cdk.json, because bootstrapping needs no app.
-        bootstrap = ["bootstrap", f"aws://{ACCOUNT}/{REGION}", "--no-notices"]
-        _cdk(bootstrap, port=port, folder=Path(folder), quiet=True)
-        _cdk(
-            [
-                *("deploy", "--all", "--require-approval", "never", "--method", "direct"),
-                *("--no-notices", "--no-version-reporting", "--output", f"{folder}/cdk.out"),
-                *("--outputs-file", str(outputs_file), "--app", f'"{sys.executable}" -m infra.app'),
-                *(word for key, value in context.items() for word in ("-c", f"{key}={value}")),
-            ],
-            port=port,
-            folder=ROOT,
-            quiet=quiet,
-        )
-        outputs = json.loads(outputs_file.read_text())
+    settings = settings or {}
+    if fixed := sorted(settings.keys() & {"bundle", "stage"}):
+        raise LocalCloudError(f"-c {fixed[0]}: must be omitted, because the emulator requires it")
+    app = f'"{sys.executable}" -m infra.app'
+    outputs = deploy_app(port, app, {**_CONTEXT, **settings}, ROOT, quiet=quiet)
     data, service = outputs[f"ojs-{STAGE}-data"], outputs[f"ojs-{STAGE}-service"]
-    api_id = str(urlsplit(service["ApiUrl"]).hostname).split(".", maxsplit=1)[0]
     return Deployment(
         api_url=service["ApiUrl"],
-        direct_url=f"http://127.0.0.1:{port}/_aws/execute-api/{api_id}",
+        direct_url=direct_url(port, service["ApiUrl"]),
         table=data["TableName"],
         bucket=data["PayloadBucketName"],
         failure_queue_url=service["StreamFailureQueueUrl"],
@@ -177,22 +168,100 @@ def deploy(port: int, *, quiet: bool = False, **settings: str) -> Deployment:
     )
 
 
+def deploy_app(
+    port: int, app: str, context: Mapping[str, str], folder: Path, *, quiet: bool = False
+) -> dict[str, dict[str, str]]:
+    """Bootstrap the emulated account, and deploy all stacks of a CDK app.
+
+    Args:
+        port: Port of the emulator.
+        app: Command that writes the cloud assembly.
+        context: Values of CDK's context.
+        folder: Folder in which the command runs.
+        quiet: Whether CDK's output is shown only after a failure.
+
+    Returns:
+        The outputs of each stack.
+
+    Raises:
+        LocalCloudError: CDK failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="ojs-deploy-") as made:
+        outputs_file = Path(made) / "outputs.json"
+        # Run it in a folder without cdk.json, because bootstrapping needs no app.
+        bootstrap = ["bootstrap", f"aws://{ACCOUNT}/{REGION}", "--no-notices"]
+        _cdk(bootstrap, port=port, folder=Path(made), quiet=True)
+        _cdk(
+            [
+                *("deploy", "--all", "--require-approval", "never", "--method", "direct"),
+                *("--no-notices", "--no-version-reporting", "--output", f"{made}/cdk.out"),
+                *("--outputs-file", str(outputs_file), "--app", app),
+                *(word for key, value in context.items() for word in ("-c", f"{key}={value}")),
+            ],
+            port=port,
+            folder=folder,
+            quiet=quiet,
+        )
+        found: dict[str, dict[str, str]] = json.loads(outputs_file.read_text())
+        return found
+
+
+def local_command(app: str) -> tuple[str, Path]:
+    """Return the command that runs a Python app for the emulator, and the folder for it.
+
+    Raises LocalCloudError if `app` doesn't start a Python file or module.
+    """
+    words = shlex.split(app)
+    if len(words) < 2 or not Path(words[0]).name.startswith("python"):
+        raise LocalCloudError(
+            f'APP: must be python with a file or -m and a module, for example "python app.py", but'
+            f" is {app!r}"
+        )
+    interpreter = shutil.which(words[0]) if "/" in words[0] else sys.executable
+    if interpreter is None:
+        raise LocalCloudError(f"APP: {words[0]} is not a program")
+    folder = Path.cwd()
+    if not words[1].startswith("-"):
+        file = Path(words[1]).resolve()
+        # Its cdk.json applies.
+        folder, words[1] = file.parent, file.name
+    command = [str(Path(interpreter).absolute()), "-m", "ojs_aws.cdk.local", *words[1:]]
+    return shlex.join(command), folder
+
+
+def direct_url(port: int, url: str) -> str:
+    """Return the address of an emulated HTTP API that needs no name below `localhost`."""
+    api_id = str(urlsplit(url).hostname).split(".", maxsplit=1)[0]
+    return f"http://127.0.0.1:{port}/_aws/execute-api/{api_id}"
+
+
+def first_keys(port: int) -> list[str]:
+    """Return the bootstrap keys of all deployments of the emulated account."""
+    client = _secrets(port)
+    secrets = client.get_paginator("list_secrets").paginate()
+    names = [each["ARN"] for page in secrets for each in page["SecretList"]]
+    return [_first_key(each, port) for each in names if "FirstKey" in each]
+
+
 def _first_key(secret: str, port: int) -> str:
     """Return the bootstrap key from its secret."""
+    value: str = _secrets(port).get_secret_value(SecretId=secret)["SecretString"]
+    if not value:
+        raise LocalCloudError("the deployment has not created a bootstrap key")
+    return value
+
+
+def _secrets(port: int) -> SecretsManagerClient:
     # Imported here, because starting the emulator needs no SDK.
     import boto3
 
-    client = boto3.client(
+    return boto3.client(
         "secretsmanager",
         endpoint_url=f"http://127.0.0.1:{port}",
         region_name=REGION,
         aws_access_key_id="test",
         aws_secret_access_key="test",  # noqa: S106  # a dummy value of the emulator
     )
-    value: str = client.get_secret_value(SecretId=secret)["SecretString"]
-    if not value:
-        raise LocalCloudError("the deployment has not created a bootstrap key")
-    return value
 
 
 def client_environment(port: int) -> dict[str, str]:
@@ -238,9 +307,11 @@ def _cdk(arguments: list[str], *, port: int, folder: Path, quiet: bool) -> None:
     if command is None:
         raise LocalCloudError("the CDK command line is missing. To install it, run npm ci")
     quietly = {"CDK_DISABLE_CLI_TELEMETRY": "true", "NODE_NO_WARNINGS": "1"}
+    # The app imports the construct of this repository. The emulator has another environment.
+    path = os.pathsep.join(str(ROOT / each) for each in ("package", "shared", "."))
     result = subprocess.run(
         [command, *arguments],
-        env={**client_environment(port), **quietly},
+        env={**client_environment(port), **quietly, "PYTHONPATH": path},
         cwd=folder,
         check=False,
         stdin=subprocess.DEVNULL,

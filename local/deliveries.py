@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -51,18 +51,19 @@ class LocalDeliveries:
 
     def __init__(
         self, clock: Clock, *, handlers: Collection[str] = (), folder: Path = Path(),
-        loopback: bool = False,
+        loopback: bool = False, environment: Callable[[], Mapping[str, str]] = dict[str, str],
     ) -> None:  # fmt: skip
         """Create the deliveries.
 
-        With `handlers`, deliveries can name `module:function`, with modules in `folder`. With
-        `loopback`, endpoints can be on this machine.
+        With `handlers`, deliveries can name `module:function`, with modules in `folder`. They get
+        the environment variables of `environment`. With `loopback`, endpoints can be on this
+        machine.
         """
         self._clock = clock
         self._loopback = loopback
         self._handlers = tuple(handlers)
         self._dispatch: Callable[[], DeliveryDispatcher] | None = None
-        self._processes = HandlerProcesses(folder.resolve())
+        self._processes = HandlerProcesses(folder.resolve(), environment)
         self._calls = ThreadPoolExecutor(MAX_CALLS, "delivery")
         self._runs = ThreadPoolExecutor(_RUNS, "dispatch")
         self._timers = Timers(clock, self._run)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,9 +42,12 @@ class HandlerFailed(Exception):
 class HandlerProcesses:
     """The processes of handlers. Thread-safe."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder` contains the handlers' modules."""
+    def __init__(
+        self, folder: Path, environment: Callable[[], Mapping[str, str]] = dict[str, str]
+    ) -> None:
+        """`folder` has the handlers' modules. They get the environment variables, too."""
         self._folder = folder
+        self._environment = environment
         self._idle: dict[str, list[_Process]] = {}
         self._all: set[_Process] = set()
         self._lock = threading.Lock()
@@ -82,7 +86,7 @@ class HandlerProcesses:
                 if process.alive:
                     return process
                 self._all.discard(process)
-            process = _Process(name, str(self._folder))
+            process = _Process(name, str(self._folder), self._environment())
             self._all.add(process)
             return process
 
@@ -90,14 +94,15 @@ class HandlerProcesses:
 class _Process:
     """A process that calls one handler, one event at a time."""
 
-    def __init__(self, name: str, folder: str) -> None:
+    def __init__(self, name: str, folder: str, environment: Mapping[str, str]) -> None:
         # Use spawn: a forked process can inherit a locked lock.
         method = get_context("spawn")
         self._pipe, other = method.Pipe()
         self._ready = False
         self._process = method.Process(
-            target=_serve, args=(other, name, folder), name=f"handler {name}", daemon=True
-        )
+            target=_serve, args=(other, name, folder, environment), name=f"handler {name}",
+            daemon=True,
+        )  # fmt: skip
         self._process.start()
         other.close()
 
@@ -137,8 +142,9 @@ class _Process:
         self._process.join(_END_S)
 
 
-def _serve(pipe: Connection, name: str, folder: str) -> None:
+def _serve(pipe: Connection, name: str, folder: str, environment: Mapping[str, str]) -> None:
     """Run in the child process."""
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides when it ends
     handler = _load(name, folder)
     with contextlib.suppress(EOFError, OSError):  # the server has ended

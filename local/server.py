@@ -204,6 +204,7 @@ class LocalServer:
                 handlers=[target for target in deliver.values() if "://" not in target],
                 folder=deliver_folder,
                 loopback=loopback_endpoints,
+                environment=self._of_handlers,
             )
             self._webhooks = LocalWebhooks(self._clock, loopback=loopback_endpoints)
             self._open_table()
@@ -257,6 +258,12 @@ class LocalServer:
             undo.callback(http.stop)
             http.start()
             self._undo = undo.pop_all()
+
+    def _of_handlers(self) -> dict[str, str]:
+        """Return how handlers reach this server, which their durable code does."""
+        if not isinstance(self.access, Access):
+            return {"OJS_URL": self.url}
+        return {"OJS_URL": self.url, "OJS_KEY": self.access.first.path.read_text("utf-8").strip()}
 
     @property
     def test_clock(self) -> bool:

@@ -33,6 +33,7 @@ def pages() -> dict[Path, str]:
             "idle workers": _apart(prices.idle_workers(money)),
             "spread": _apart(prices.spread(money)),
             "pushed": _apart(prices.pushed(money)),
+            "durable": _apart(prices.durable(money)),
             "idle month": _apart(prices.idle_month(money)),
         },
         "docs/outbox.md": {"outbox": _apart(prices.outbox(money))},

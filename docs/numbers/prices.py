@@ -53,6 +53,18 @@ _LESS_OFTEN = 12
 _CONNECTION_UNITS = 6
 # Idle workers whose prices are shown, and seconds between the polls of one that does not listen.
 IDLE_WORKERS, POLLS_S = (1, 20, 1_000), (1, 4)
+# Acts of durable code whose prices are shown.
+DURABLE = {
+    "step": "a step, saved alone",
+    "step, in tens": "a step, saved with nine others",
+    "checkpoint": "a checkpoint of 1 KB",
+    "sleep": "a sleep: suspend, wake, load the steps",
+    "sleep by a fetch": "the same; a fetch carries the suspension",
+    "wait": "a wait: suspend, signal, wake, load",
+    "wait by a fetch": "the same; a fetch carries the suspension",
+    "early signal": "a signal before its wait",
+    "child": "a child job: start, suspend, wake, load; without the job itself",
+}
 # Traces that Lambda records: one a second for each function, and this part of the others.
 _TRACED = 0.05
 
@@ -530,6 +542,29 @@ def outbox(model: Model) -> str:
     return table(header, rows)
 
 
+def durable(model: Model) -> str:
+    """Dollars for a million acts of durable code, without the stream's consumer, and by rate."""
+    rows = []
+    for name, what in DURABLE.items():
+        one = model.units["durable"][name]
+
+        def paid(rate: float, records: float, one: Numbers = one) -> str:
+            load = Load(
+                others=one["requests"] * rate, write=one["write"] * rate, read=one["read"] * rate,
+                records=records * rate,
+            )  # fmt: skip
+            return dollars(sum(model.cost(load).values()) / rate * _MILLION)
+
+        units = (number(one[each]) for each in ("requests", "calls", "write", "read", "records"))
+        by_rate = (f"**{paid(rate, one['records'])}**" for rate in (0.4, 10, 100))
+        rows.append([what, *units, paid(1, 0), *by_rate])
+    header = (
+        "durable code", "requests", "calls", "WU", "RU", "stream records", "without the stream",
+        "0.4/s", "10/s", "100/s",
+    )  # fmt: skip
+    return table(header, rows)
+
+
 def lasting(model: Model) -> str:
     """Dollars for a million jobs one by one, by client, duration, and rate."""
     rows = []
@@ -838,7 +873,8 @@ def main(others: list[str]) -> None:
     for text in (
         *(prices(model, life) for life in LIVES), options(model), realtime(model),
         idle_workers(model), listening(model), spread(model), lasting(model),
-        pushed(model), idle_month(model), units(model), consumer(model), empty_fetches(model),
+        pushed(model), idle_month(model), durable(model), units(model), consumer(model),
+        empty_fetches(model),
         sentence(model),
     ):  # fmt: skip
         sys.stdout.write(f"{text}\n\n")

@@ -23,8 +23,9 @@ SOURCE, TARGET = ROOT / "build" / "site-src", ROOT / "build" / "site"
 TOOLS = ROOT / "build" / "docs"
 # The README has the quick start. The first page of the site is another one.
 MOVED = {"README.md": "quickstart.md", "docs/site/home.md": "index.md"}
-# The history of versions, and each attribute of each item, would fill the results of the search.
-NOT_SEARCHED = {"CHANGELOG.md", "docs/numbers/attributes.md"}
+# The history of versions, each attribute of each item, where each requirement is tested, and the
+# reasons for decisions would fill the results of the search.
+NOT_SEARCHED = ("CHANGELOG.md", "docs/numbers/attributes.md", "docs/requirements.md", "docs/adr/")
 _LINK = re.compile(r"(?<=\]\()(?!https?:)([^)\s#]+)")
 _LOGO = re.compile(r"https://cdn\.redoc\.ly/redoc/[\w-]+\.svg")
 SCRIPTS = ("@mermaid-js/tiny/dist/mermaid.tiny.js", "redoc/bundles/redoc.standalone.js")
@@ -57,7 +58,7 @@ def copy() -> None:
 
         target.parent.mkdir(parents=True, exist_ok=True)
         text = _LINK.sub(link, page.read_text("utf-8"))
-        about = "---\nsearch:\n  exclude: true\n---\n" if name in NOT_SEARCHED else ""
+        about = "---\nsearch:\n  exclude: true\n---\n" if name.startswith(NOT_SEARCHED) else ""
         target.write_text(f"{about}{text}", "utf-8")
 
 

@@ -8,6 +8,7 @@ The worker (worker.py) runs the jobs. Ctrl-C stops only this program.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections import Counter, defaultdict, deque
@@ -251,7 +252,8 @@ def parser_for(description: str) -> argparse.ArgumentParser:
     """Return the options of a command that enqueues jobs for the files of a folder."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("folder", type=Path, help="the folder; workers must be given the same")
-    parser.add_argument("--url", default="http://localhost:8080", help="the server")
+    server = os.environ.get("OJS_URL", "http://localhost:8080")
+    parser.add_argument("--url", default=server, help="the server (default: OJS_URL)")
     parser.add_argument("--queue", default="files", help="where to put the jobs")
     parser.add_argument("--pattern", default="*", help="which files, for example '*.txt'")
     parser.add_argument("--attempts", type=int, default=3, help="tries for each file")

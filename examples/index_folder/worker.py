@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description="Analyse the files that producer.py or report.py is given. Start several."
     )
     parser.add_argument("folder", type=Path, help="the folder the producer was given")
-    parser.add_argument("--url", default="http://localhost:8080", help="the server")
+    server = os.environ.get("OJS_URL", "http://localhost:8080")
+    parser.add_argument("--url", default=server, help="the server (default: OJS_URL)")
     parser.add_argument("--queue", default="files", help="where to take jobs from")
     parser.add_argument(
         "--reports", type=Path, default=Path(), metavar="FOLDER", help="where to write reports"

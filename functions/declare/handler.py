@@ -28,9 +28,15 @@ class Refused(Exception):
     """The server rejected a declared resource. The message has the reason."""
 
 
-def handler(event: Mapping[str, Any], context: object) -> None:
-    """Run the request, and always report the outcome to CloudFormation."""
-    report(event, lambda found: run(found, context), unmade=_UNMADE)
+def handler(event: Mapping[str, Any], context: object) -> Mapping[str, str] | None:
+    """Run the request, and always report the outcome to CloudFormation or Terraform."""
+    return report(event, lambda found: run(found, context), unmade=_UNMADE, made=_made)
+
+
+def _made(properties: Mapping[str, Any]) -> str:
+    """Return the physical ID: the name, or the ARN of a role."""
+    role = properties.get("Role")
+    return str(properties["Name"] if role is None else json.loads(role)["role"])
 
 
 def run(event: Mapping[str, Any], context: object) -> Outcome:

@@ -17,9 +17,26 @@ _PHYSICAL_ID = "ojs-setup"
 _KEY = "Custom::OjsKey"
 
 
-def handler(event: Mapping[str, Any], _context: object) -> None:
-    """Run the request, and always report the outcome to CloudFormation."""
-    report(event, run, unmade=_PHYSICAL_ID)
+def handler(event: Mapping[str, Any], context: Any) -> Mapping[str, str] | None:
+    """Run the request, and always report the outcome to CloudFormation or Terraform."""
+    # A call of Terraform has no ID. A repeated call revokes the key of the first one.
+    request = {"RequestId": context.aws_request_id} if "tf" in event else {}
+    return report(event, lambda found: run({**request, **found}), unmade=_PHYSICAL_ID, made=_made)
+
+
+def _made(properties: Mapping[str, Any]) -> str | None:
+    """Return the ID of a declared key, from its secret.
+
+    Revoke the key before it: an earlier call can have crashed between the new key and that.
+    """
+    secret = access_runtime.secret(str(properties["Secret"]))
+    if secret.read() is None:
+        return None
+    setup = access_runtime.setup()
+    current, *previous = (setup.id_of(text) for text in secret.values())
+    for each in previous:
+        setup.take_back_key(each)
+    return current
 
 
 def run(event: Mapping[str, Any]) -> Outcome:
@@ -32,6 +49,9 @@ def run(event: Mapping[str, Any]) -> Outcome:
         return Outcome(known)
     setup, secret = access_runtime.setup(), access_runtime.first_key()
     # First, because the current functions stay in use if this fails.
+    if former := str(event.get("OldResourceProperties", {}).get("Table", "")):
+        replaced = str(event["ResourceProperties"].get("ReplaceTable", ""))
+        setup.check_identity(former, access_runtime.table(), replaced)
     setup.check_deliveries(access_runtime.egress_hosts(), push=access_runtime.pushes())
     setup.prepare_keys()
     setup.check_table()

@@ -5,7 +5,7 @@ Requires Python 3.10, httpx, and websockets.
 `Client` and `AsyncClient` send requests. `Worker` fetches and runs jobs. `lambda_handler` runs
 jobs that the server pushes to a Lambda function. `ojs_aws.testing` has fixtures for pytest.
 
-The names of `ojs_aws.typed` are loaded when they are used first.
+The names of typed jobs and of durable code are loaded when they are used first.
 """
 
 from importlib import import_module
@@ -50,21 +50,25 @@ if TYPE_CHECKING:
     from ojs_aws.typed.parents import Parents
     from ojs_aws.typed.signature import InvalidArguments, injected
     from ojs_aws.typed.workflows import WorkflowHandle, batch, chain, dag, group
+    from ojs_aws.worker.durable import StepNameReused
+    from ojs_aws.worker.steps import JobSuspended, Signal, StepFailed, StepInterrupted
 
-_TYPED = {
-    "job_type": ("JobHandle", "JobType"),
-    "jobs": ("Jobs", "declare"),
-    "options": ("RateLimit", "Retry", "Throttle", "Unique"),
-    "signature": ("InvalidArguments", "injected"),
-    "parents": ("Parents",),
-    "workflows": ("WorkflowHandle", "batch", "chain", "dag", "group"),
+_LATER = {
+    "typed.job_type": ("JobHandle", "JobType"),
+    "typed.jobs": ("Jobs", "declare"),
+    "typed.options": ("RateLimit", "Retry", "Throttle", "Unique"),
+    "typed.signature": ("InvalidArguments", "injected"),
+    "typed.parents": ("Parents",),
+    "typed.workflows": ("WorkflowHandle", "batch", "chain", "dag", "group"),
+    "worker.durable": ("StepNameReused",),
+    "worker.steps": ("JobSuspended", "Signal", "StepFailed", "StepInterrupted"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _TYPED.items():
+    for module, names in _LATER.items():
         if name in names:
-            value = globals()[name] = getattr(import_module(f"ojs_aws.typed.{module}"), name)
+            value = globals()[name] = getattr(import_module(f"ojs_aws.{module}"), name)
             return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -86,6 +90,7 @@ __all__ = [
     "JobFailed",
     "JobHandle",
     "JobRequest",
+    "JobSuspended",
     "JobType",
     "Jobs",
     "JsonFormatter",
@@ -99,6 +104,10 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "ServerError",
+    "Signal",
+    "StepFailed",
+    "StepInterrupted",
+    "StepNameReused",
     "Throttle",
     "TooManyRequests",
     "Unauthenticated",

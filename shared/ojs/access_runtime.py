@@ -20,6 +20,7 @@ from ojs.store.table.table import Table
 if TYPE_CHECKING:
     from ojs.services.operations.origin import OriginGuard
     from ojs.services.operations.setup import SecretStore, Setup
+    from ojs.store.deployment.secrets import Secret
     from ojs.store.realtime.tickets import TicketStore
 
 _used: list[Authentication] = []
@@ -77,6 +78,11 @@ def setup() -> Setup:
     )
 
 
+def table() -> str:
+    """Return the name of the table."""
+    return environment.required("table")
+
+
 def egress_hosts() -> tuple[str, ...]:
     """Return the hosts that deliveries may send jobs to."""
     configured = environment.configured(["egress_hosts"])
@@ -106,8 +112,8 @@ def origin() -> OriginGuard | None:
     return OriginGuard(Secret(client, configured["origin_secret"]), SystemClock())
 
 
-def secret(arn: str) -> SecretStore:
-    """Return a `SecretStore` for the secret with this ARN."""
+def secret(arn: str) -> Secret:
+    """Return the secret with this ARN."""
     from ojs.store.deployment.secrets import Secret
 
     return Secret(clients.secrets_manager(), arn)

@@ -434,10 +434,7 @@ class Runtime:
     suspensions: Suspensions = provided("ojs.services.jobs.suspensions:Suspensions")
     signals: Signals = provided("ojs.services.jobs.signals:Signals")
     children: Children = provided("ojs.services.jobs.children:Children")
-    durable_ends: DurableEnds = provided(
-        "ojs.services.jobs.durable_ends:DurableEnds",
-        children=lambda run: lambda: run.children,
-    )
+    durable_ends: DurableEnds = provided("ojs.services.jobs.durable_ends:DurableEnds")
     moves: JobMover = provided("ojs.services.jobs.moving:JobMover")
     acts: JobActs = provided("ojs.services.bulk.acts:JobActs")
     job_slices: JobSlices = provided("ojs.services.bulk.of_jobs:JobSlices")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-import sys
+import subprocess
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import boto3
 
-from infra import ROOT, local_cloud
+from infra import ROOT
 from infra.local_cloud import ACCOUNT, REGION, LocalCloud
 
 if TYPE_CHECKING:
@@ -87,30 +87,19 @@ class Api:
 
 
 def deploy_app(cloud: LocalCloud, folder: Path, stack: str, text: str) -> dict[str, str]:
-    """Deploy a stack of a CDK app with this text, in which the project can be imported; the outputs
-    of the stack. `folder` takes what CDK writes.
-    """
-    app, outputs = folder / "app.py", folder / "outputs.json"
-    paths = [str(ROOT), str(ROOT / "package"), str(ROOT / "shared")]
-    app.write_text(f"import sys\nsys.path[:0] = {paths!r}\n{text}")
-    local_cloud._cdk(
-        [
-            *("deploy", stack, "--require-approval", "never", "--method", "direct"),
-            *("--no-notices", "--no-version-reporting", "--output", str(folder / "cdk.out")),
-            *("--outputs-file", str(outputs), "--app", f'"{sys.executable}" {app}'),
-        ],
-        port=cloud.port,
-        folder=folder,
-        quiet=True,
-    )
-    found: dict[str, str] = json.loads(outputs.read_text())[stack]
-    return found
-
-
-def bootstrap(cloud: LocalCloud, folder: Path) -> None:
-    """Make the emulated account ready for CDK."""
-    arguments = ["bootstrap", f"aws://{ACCOUNT}/{REGION}", "--no-notices"]
-    local_cloud._cdk(arguments, port=cloud.port, folder=folder, quiet=True)
+    """Deploy a CDK app with this text, as its owner does; the outputs of the stack."""
+    app = folder / "app.py"
+    app.write_text(text)
+    given = [f"APP=python {app}", f"ARGS=--port {cloud.port}"]
+    # `setup` has run: it would install again while other tests run.
+    made = subprocess.run(
+        ["make", "-s", "-o", "setup", "deploy-local", *given],
+        cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stdout
+    (found,) = client(cloud, "cloudformation").describe_stacks(StackName=stack)["Stacks"]
+    return {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])}
 
 
 def first_api(cloud: LocalCloud, url: str) -> Api:

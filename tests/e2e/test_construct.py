@@ -21,7 +21,6 @@ from infra import ROOT, local_cloud
 from infra.local_cloud import LocalCloud
 from tests.e2e.cloud import (
     Api,
-    bootstrap,
     client,
     deploy_app,
     eventually,
@@ -37,14 +36,11 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.e2e, pytest.mark.whole]
 
 APP = """
-from aws_cdk import App, CliCredentialsStackSynthesizer
+from aws_cdk import App
 from examples.mail_queue.app import MailStack
-from ojs_aws.cdk import DeploymentSettings
 
-app = App(default_stack_synthesizer=CliCredentialsStackSynthesizer())
-MailStack(app, "mail", settings=DeploymentSettings(
-    stage="mail", bundle="host", removal_policy="destroy", deletion_protection=False
-))
+app = App()
+MailStack(app, "mail")
 {more}
 app.synth()
 """
@@ -72,14 +68,12 @@ jobs.add_queue("mail", max_size=7)
 
 # As the page on backups has it, with what the emulated cloud needs.
 RESTORED = """
-from aws_cdk import App, CliCredentialsStackSynthesizer
+from aws_cdk import App
 from examples.restore.app import Restored
 from ojs_aws.cdk import DeploymentSettings
 
-app = App(default_stack_synthesizer=CliCredentialsStackSynthesizer())
-Restored(app, "mail2", settings=DeploymentSettings(
-    stage="mail2", bundle="host", removal_policy="destroy", deletion_protection=False
-), table="restored-jobs", {more})
+app = App()
+Restored(app, "mail2", settings=DeploymentSettings(stage="mail2"), table="restored-jobs", {more})
 app.synth()
 """
 
@@ -117,7 +111,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         local_cloud.terminated_like_interrupted(),
         LocalCloud(local_cloud.free_port(), folder / "cloud") as cloud,
     ):
-        bootstrap(cloud, folder)
         outputs = deploy(cloud, folder, "mail", APP, BRIDGED)
         yield Shop(cloud, folder, outputs, first_api(cloud, outputs["Url"]))
 

@@ -86,7 +86,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
 @pytest.fixture(scope="module")
 def deployment(cloud: LocalCloud) -> Deployment:
     # A test waits for the metrics of a queue; the default level writes them for named queues only.
-    return deploy(cloud.port, quiet=True, metrics="queues")
+    return deploy(cloud.port, {"metrics": "queues"}, quiet=True)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from cli.__main__ import main
 from infra import local_cloud
 from infra.local_cloud import LocalCloud
 from ojs_aws.client.outbox import outbox_item
-from tests.e2e.cloud import Api, bootstrap, client, deploy_app, eventually, first_api
+from tests.e2e.cloud import Api, client, deploy_app, eventually, first_api
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,15 +20,13 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.e2e, pytest.mark.whole]
 
 APP = """
-from aws_cdk import App, CfnOutput, CliCredentialsStackSynthesizer, RemovalPolicy, Stack
+from aws_cdk import App, CfnOutput, RemovalPolicy, Stack
 from aws_cdk import aws_dynamodb as dynamodb
 from ojs_aws.cdk import DeploymentSettings, OpenJobSpec
 
-app = App(default_stack_synthesizer=CliCredentialsStackSynthesizer())
+app = App()
 stack = Stack(app, "shop")
-jobs = OpenJobSpec(stack, "Jobs", settings=DeploymentSettings(
-    stage="shop", bundle="host", removal_policy="destroy", deletion_protection=False
-))
+jobs = OpenJobSpec(stack, "Jobs", settings=DeploymentSettings(stage="shop"))
 jobs.add_queue("small", max_size=1)
 box = jobs.outbox_table("Outbox")
 jobs.add_outbox(box, queues=["orders", "small"], types=["order.*"])
@@ -91,7 +89,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         local_cloud.terminated_like_interrupted(),
         LocalCloud(local_cloud.free_port(), folder / "cloud") as cloud,
     ):
-        bootstrap(cloud, folder)
         outputs = deploy_app(cloud, folder, "shop", APP)
         owner = first_api(cloud, outputs["Url"])
         yield Shop(cloud, owner, outputs["BoxName"], outputs["OrdersName"])

@@ -1,4 +1,5 @@
-"""examples/log_report as it is, deployed into a cloud on this machine: jobs pushed to a function.
+"""examples/log_report with an outbox, deployed into a cloud on this machine by `make deploy-local`:
+jobs pushed to a function, also while the deployment is upgraded.
 
 MiniStack sends no outcomes of asynchronous invocations to destinations, so the deployment invokes
 the function synchronously there. Contract tests compare the records of destinations with Lambda's.
@@ -16,7 +17,9 @@ import pytest
 from infra import ROOT, local_cloud
 from infra.local_cloud import LocalCloud
 from ojs.domain.times import timestamp_ms
-from tests.e2e.cloud import Api, bootstrap, client, deploy_app, eventually, first_api
+from ojs_aws.client.outbox import outbox_item
+from tests.e2e.cloud import Api, client, deploy_app, eventually, first_api
+from tests.e2e.traffic import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,16 +29,22 @@ pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
 
 EXAMPLE = ROOT / "examples" / "log_report"
 SAMPLE = (EXAMPLE / "sample" / "monday.log").read_bytes()
+# The example, with an outbox and an alarm, of one version and of another.
 APP = """
-from aws_cdk import App, CliCredentialsStackSynthesizer
+from aws_cdk import App, CfnOutput
+from aws_cdk import aws_cloudwatch as cloudwatch
 from examples.log_report.app import LogReportStack
-from ojs_aws.cdk import DeploymentSettings
+from ojs_aws.cdk import server
 
-app = App(default_stack_synthesizer=CliCredentialsStackSynthesizer())
-settings = DeploymentSettings(
-    stage="logs", bundle="host", removal_policy="destroy", deletion_protection=False, push=True
-)
-LogReportStack(app, "log-report", settings=settings)
+server.VERSION = {version!r}
+app = App()
+stack = LogReportStack(app, "log-report")
+jobs = stack.node.find_child("Jobs")
+box = jobs.outbox_table("Outbox")
+jobs.add_outbox(box, queues=["reports", "traffic"])
+late = jobs.metric_oldest_job("reports")
+cloudwatch.Alarm(stack, "Late", metric=late, threshold=300, evaluation_periods=3)
+CfnOutput(stack, "Box", value=box.table_name)
 app.synth()
 """
 
@@ -44,11 +53,21 @@ class Deployed:
     """The example in the emulated cloud."""
 
     def __init__(self, cloud: LocalCloud, folder: Path) -> None:
-        bootstrap(cloud, folder)
-        outputs = deploy_app(cloud, folder, "log-report", APP)
-        self.cloud, self.bucket = cloud, outputs["Bucket"]
+        self.cloud, self._folder = cloud, folder
+        outputs = self.deploy("0.9.0")
+        self.bucket, self._box = outputs["Bucket"], outputs["Box"]
         self.api: Api = first_api(cloud, outputs["Url"])
         self.s3 = client(cloud, "s3")
+
+    def deploy(self, version: str) -> dict[str, str]:
+        """Deploy the app, as if it had the construct of this version."""
+        return deploy_app(self.cloud, self._folder, "log-report", APP.format(version=version))
+
+    def place(self, item: Any) -> str:
+        """Write an item into the outbox; its id."""
+        item["Put"]["TableName"] = self._box
+        client(self.cloud, "dynamodb").transact_write_items(TransactItems=[item])
+        return str(item["Put"]["Item"]["id"]["S"])
 
     def report(self, key: str, content: bytes | None = None) -> str:
         """Push a job that reports on this log; its id."""
@@ -126,7 +145,7 @@ def test_a_heap_of_jobs_is_done_by_those_who_settle(deployed: Deployed) -> None:
 
 def test_a_test_call_tells_what_the_function_answers(deployed: Deployed) -> None:
     answer = deployed.api("POST", "/ojs/v1/admin/deliveries/reports/test", {})
-    assert answer.status == 200, answer
+    assert (answer.status, answer.body["outcome"]) == (200, "completed"), answer
 
 
 def test_functions_that_are_not_named_are_refused(deployed: Deployed) -> None:
@@ -135,6 +154,32 @@ def test_functions_that_are_not_named_are_refused(deployed: Deployed) -> None:
     answer = deployed.api("PUT", "/ojs/v1/admin/deliveries/other", body)
     assert answer.status == 422, answer
     assert "push_functions" in json.dumps(answer.body)
+
+
+def test_an_item_of_the_outbox_is_pushed(deployed: Deployed) -> None:
+    job_id = deployed.place(outbox_item("log.report", ["monday.log"], queue="reports", table=""))
+    eventually(lambda: deployed.api("GET", f"/ojs/v1/jobs/{job_id}").status == 200 or None)
+    assert deployed.ended(job_id, "completed")["result"]["visitors"] == 38
+    alarms = client(deployed.cloud, "cloudwatch").describe_alarms()["MetricAlarms"]
+    watched = " ".join(each["AlarmName"] for each in alarms)
+    assert "Late" in watched
+    assert "outbox" in watched
+
+
+def test_an_upgrade_under_traffic_loses_nothing_and_does_nothing_twice(deployed: Deployed) -> None:
+    """All functions are updated while clients push and work, and items are written.
+
+    Nothing is pushed to the function: the emulator kills a function that it updates, and AWS
+    doesn't. So a job would be repeated only when its lease has ended.
+    """
+    traffic = Traffic(deployed.api, deployed.place)
+    with traffic.running():
+        deployed.deploy("0.9.1")
+    traffic.check()
+    functions = client(deployed.cloud, "lambda").list_functions()["Functions"]
+    told = [each.get("Environment", {}).get("Variables", {}) for each in functions]
+    assert {each["OJS_VERSION"] for each in told if "OJS_VERSION" in each} == {"0.9.1"}
+    assert deployed.ended(deployed.report("monday.log"), "completed")["attempt"] == 1
 
 
 def test_nothing_was_put_aside(deployed: Deployed) -> None:

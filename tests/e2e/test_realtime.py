@@ -68,7 +68,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         terminated_like_interrupted(),
         LocalCloud(free_port(), tmp_path_factory.mktemp("live") / "cloud") as cloud,
     ):
-        made = deploy(cloud.port, quiet=True, realtime="all")
+        made = deploy(cloud.port, {"realtime": "all"}, quiet=True)
         yield Live(cloud, Api(made.direct_url, made.key))
 
 

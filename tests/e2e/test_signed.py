@@ -87,7 +87,7 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Signed]:
         LocalCloud(free_port(), tmp_path_factory.mktemp("iam") / "cloud") as cloud,
     ):
         settings = {"authorizer": "iam", "iam_operators": ROOT, "authorizer_cache_s": "0"}
-        yield Signed(cloud, deploy(cloud.port, quiet=True, **settings))
+        yield Signed(cloud, deploy(cloud.port, settings, quiet=True))
 
 
 def test_a_task_s_role_reaches_its_queue_alone(signed: Signed) -> None:

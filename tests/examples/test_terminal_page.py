@@ -77,6 +77,22 @@ def fail_a_workflow(url: str) -> None:
         send(url, f"/ojs/v1/workers/{end}", {"job_id": step["id"], "worker_id": "w-1", **body})
 
 
+def wait_for_approval(url: str) -> None:
+    """What the commands for durable code begin with: an order that is paid, and not approved."""
+    body = {"type": "order.place", "args": [1042], "options": {"queue": "orders"}}
+    send(url, "/ojs/v1/jobs", body)
+    fetch = {"queues": ["orders"], "worker_id": "w-1"}
+    (job,) = send(url, "/ojs/v1/workers/fetch", fetch)["jobs"]
+    step = {
+        "name": "charge", "save": "s1", "result": {"charge_id": "ch_1"}, "duration_ms": 410,
+        "started_at": "2026-11-22T23:57:40.301Z",
+    }  # fmt: skip
+    path = f"/ojs/v1/jobs/{job['id']}"
+    send(url, f"{path}/steps", {"lease_token": job["lease_token"], "steps": [step]})
+    waits = [{"kind": "signal", "name": "approved", "for": "P7D"}]
+    send(url, f"{path}/nack", {"worker_id": "w-1", "suspend": {"waits": waits}})
+
+
 def shape(text: str, ids: dict[str, str]) -> str:
     """A text without what is different each time."""
     named = _ID.sub(lambda found: ids.setdefault(found[0], f"ID {len(ids)}"), text)
@@ -99,6 +115,8 @@ def test_the_output_is_that_of_the_page(
     for arguments, printed in commands():
         if arguments[:2] == ["workflows", "list"]:
             fail_a_workflow(server_url)
+        if "order.place" in arguments:
+            wait_for_approval(server_url)
         wanted = shape(printed, shown)
         named = [known.get(shown.get(each, ""), each) for each in arguments]
         status = command_line.main(named)

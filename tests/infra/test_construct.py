@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from aws_cdk import App, Duration, Environment, Stack, assertions
@@ -13,6 +13,7 @@ from aws_cdk import aws_certificatemanager as acm
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_events_targets as targets
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_route53 as route53
@@ -282,8 +283,6 @@ def test_what_an_authorizer_cannot_do_is_refused(
         tokens.add_key("ci", scopes=["work"])
     with pytest.raises(ValueError, match="requires authorizer=keys, but authorizer is iam"):
         signed.jobs.add_key("ci", scopes=["work"])
-    with pytest.raises(ValueError, match="queues requires authorizer=keys"):
-        signed.jobs.grant_work(role(Stack(App(), "elsewhere"), "R"), queues=["mail"])
 
 
 def test_mistakes_in_what_is_declared_are_refused(
@@ -354,6 +353,43 @@ def test_a_role_may_ask_what_it_was_granted(signed: Made) -> None:
         )
         assert "Fn::" not in joined
         assert len(joined) < 9_000
+
+
+def test_a_role_that_signs_is_limited_to_queues(code: Callable[[], lambda_.Code]) -> None:
+    stack = Stack(App(), "shop", env=PLACE)
+    jobs = OpenJobSpec(
+        stack, "Jobs", settings=DeploymentSettings(stage="s", authorizer="iam"), code=code()
+    )
+    sender, board = role(stack, "Sender"), role(stack, "Board")
+    arn = f"arn:aws:iam::{PLACE.account}:role/billing"
+    imported = [iam.Role.from_role_arn(stack, each, arn) for each in ("A", "B")]
+    jobs.grant_produce(sender, queues=["mail", "news-*"])
+    jobs.grant_work(sender, queues=["news-*", "mail"])
+    jobs.grant_work(imported[0], queues=["bills"])
+    jobs.grant_read(imported[1], queues=["bills"])
+    jobs.grant_read(board)
+    for other in (None, ["mail"]):
+        with pytest.raises(ValueError, match="grant_read: queues of shop/Sender must be"):
+            jobs.grant_read(sender, queues=other)
+    with pytest.raises(ValueError, match="must be omitted, as in an earlier grant"):
+        jobs.grant_work(board, queues=["mail"])
+    with pytest.raises(ValueError, match="grant_work: grantee must have a role"):
+        jobs.grant_work(iam.ServicePrincipal("ec2.amazonaws.com"), queues=["mail"])
+    made = Made(cast("App", stack.node.root), stack, jobs)
+    records = [
+        json.loads("".join(map(str, text["Fn::Join"][1])) if isinstance(text, dict) else text)
+        for each in made.all("Custom::OjsDeclaredRole").values()
+        for text in [each["Properties"]["Role"]]
+    ]
+    assert {each["name"]: (each["scopes"], each["queues"]) for each in records} == {
+        "shop-Sender": (["jobs:read", "jobs:write", "work"], ["news-*", "mail"]),
+        "shop-A": (["admin:read", "jobs:read", "work"], ["bills"]),
+    }
+    assert [each["role"] for each in records if each["name"] == "shop-A"] == [arn]
+    # Each has the policy of its grants, too.
+    for name in ("Sender", "Board"):
+        assert made.some("AWS::IAM::Policy", f"{name}DefaultPolicy")
+    assert made.findings() == []
 
 
 def test_a_role_of_another_stack_may_be_granted(code: Callable[[], lambda_.Code]) -> None:

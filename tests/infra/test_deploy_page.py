@@ -50,7 +50,7 @@ def test_outputs_that_pages_name_are_there(synthesis: Any, with_waf: Any, with_j
 
 def test_throttles_are_as_pages_say() -> None:
     said = re.sub(r"\s+", " ", PAGE)
-    limits = (api._OPEN_RATE_PER_S, api._OPEN_BURST)
+    limits = (api.OPEN_RATE_PER_S, api._OPEN_BURST)
     assert "throttle of {} requests per second and a burst of {}".format(*limits) in said
 
 

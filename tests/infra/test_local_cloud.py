@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from infra import deploy_local, local_cloud
+from infra import ROOT, deploy_local, local_cloud
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,6 +84,68 @@ def test_a_failing_cdk_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(local_cloud, "ROOT", tmp_path)
     with pytest.raises(local_cloud.LocalCloudError, match="what went wrong"):
         local_cloud.deploy(4566, quiet=True)
+
+
+APP = """
+import json, sys
+from aws_cdk import App, Stack
+from ojs_aws.cdk import DeploymentSettings
+
+own = {"stage": "shop", "bundle": "lambda", "architecture": "x86_64", "deletion_protection": True}
+for made in (DeploymentSettings(**own), DeploymentSettings.model_validate(own)):
+    told = (made.stage, made.is_local, made.removal_policy, made.deletion_protection)
+    assert told == ("shop", True, "destroy", False), told
+app = App()
+stack = Stack(app, "shop")
+print(json.dumps([__name__, sys.argv[1:], type(stack.synthesizer).__name__]))
+"""
+
+
+@pytest.mark.parametrize("how", ["app.py", "-m app"])
+def test_an_app_runs_for_the_emulator_without_a_change(tmp_path: Path, how: str) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    ran = subprocess.run(
+        [sys.executable, "-m", "ojs_aws.cdk.local", *how.split(), "--own", "argument"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "package")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    synthesizer = "CliCredentialsStackSynthesizer"
+    assert json.loads(ran.stdout) == ["__main__", ["--own", "argument"], synthesizer]
+
+
+def test_an_app_runs_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = local_cloud.local_command("python3 'my shop/app.py' --mode x")
+    assert command == (
+        f"{sys.executable} -m ojs_aws.cdk.local app.py --mode x",
+        tmp_path / "my shop",
+    )
+    module = local_cloud.local_command("python -m shop.app")
+    assert module == (f"{sys.executable} -m ojs_aws.cdk.local -m shop.app", tmp_path)
+    # A virtual environment is found by the path of its interpreter, which is a link.
+    own = tmp_path / "python"
+    own.symlink_to(sys.executable)
+    assert local_cloud.local_command("./python app.py")[0].startswith(f"{own} -m ojs_aws")
+
+
+@pytest.mark.parametrize("app", ["app.py", "python", "node app.js", "./no/python app.py", "''"])
+def test_a_wrong_app_is_said_so(app: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert deploy_local.main(["--app", app]) == 1
+    assert "APP: " in capsys.readouterr().err
+
+
+def test_a_wrong_setting_is_said_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(deploy_local, "is_ministack", lambda _: True)
+    assert deploy_local.main(["-c", "stage=prod"]) == 1
+    assert "-c stage: must be omitted" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        deploy_local.main(["-c", "push"])
+    assert "-c: must have the form NAME=VALUE" in capsys.readouterr().err
 
 
 def test_termination_cleans_up_like_an_interrupt() -> None:

@@ -430,17 +430,18 @@ class Caller:
         key: str | None = None,
         role: str | None = None,
         shown: str | None = None,
+        **more: str,
     ) -> dict[str, Any]:
-        """An operation's answer, parsed unless it is a text; `at` fills the path's parameter, `key`
-        is an idempotency key, `role` the ARN of who signed the request, and `shown` what the
-        distribution in front adds.
+        """An operation's answer, parsed unless it is a text; `at` and `more` fill the path's
+        parameters, `key` is an idempotency key, `role` the ARN of who signed the request, and
+        `shown` what the distribution in front adds.
         """
         operation = contract.get(operation_id)
         self.called.add(operation_id)
         path = operation.path
         if operation.path_parameter is not None:
             assert at is not None
-            path = path.replace(f"{{{operation.path_parameter}}}", at)
+            path = path.format(**{operation.path_parameter: at}, **more)
         event: dict[str, Any] = {
             "version": "2.0",
             "routeKey": "$default",
@@ -647,6 +648,8 @@ def everything(call: Caller) -> None:
     _enqueue(call)
     _finish(call)
     _by_job(call)
+    _checkpoints(call)
+    _steps(call)
     _acts(call)
     _workers(call)
     _dead_letters(call)
@@ -841,6 +844,61 @@ def _by_job(call: Caller) -> None:
     late = call.claimed("late-read", visibility_timeout_ms=1_000)
     call.clock.advance(60_000)
     call("get_job", at=late)
+
+
+def _checkpoints(call: Caller) -> None:
+    job_id = call.claimed("saving")
+    for state in (1, LARGE, HUGE, HUGE[:-1]):
+        for operation in ("save_checkpoint", "put_checkpoint"):
+            call(operation, {"state": state}, at=job_id)
+            call("get_checkpoint", at=job_id)
+    call("delete_checkpoint", at=job_id)
+    for prefix in ("", "repeated_"):
+        for state in (1, HUGE):
+            body: dict[str, Any] = {"state": state, "step_index": 0, "metadata": {}}
+            call(f"{prefix}save_sdk_checkpoint", body, at=job_id)
+            call(f"{prefix}resume_from_checkpoint", at=job_id)
+        call(f"{prefix}delete_sdk_checkpoint", at=job_id)
+    call("save_checkpoint", {"state": HUGE}, at=job_id)
+    call("ack_job", {"job_id": job_id})
+
+
+def _steps(call: Caller) -> None:
+    def leased() -> dict[str, Any]:
+        (job,) = call("fetch_jobs", {"queues": ["durable"], "worker_id": WORKER})["jobs"]
+        return {"lease_token": job["lease_token"]}
+
+    def suspend(kind: str, name: str) -> None:
+        waits = [{"kind": kind, "name": name, "for": "PT1H"}]
+        call("nack_job", {"job_id": job_id, "suspend": {"waits": waits}, **lease})
+
+    job_id = call.push(queue="durable")
+    lease = leased()
+    call("save_checkpoint", {"state": HUGE}, at=job_id)
+    for name, result in (("small", 1), ("large", LARGE), ("hard", INCOMPRESSIBLE)):
+        saved = {"steps": [{"name": name, "save": "s", "result": result}], **lease}
+        for _ in range(2):
+            call("save_steps", saved, at=job_id)
+    suspend("sleep", "nap")
+    call("retry_job", at=job_id)
+    lease = leased()
+    suspend("signal", "paid")
+    call("send_signal", {"data": LARGE}, at=job_id, signal="paid")
+    lease = leased()
+    call("send_signal", {"data": 1}, at=job_id, signal="soon")
+    for _ in range(2):
+        call("send_signal", {"data": 1}, at=job_id, signal="early", key="again")
+    child = {"job_id": job_id, "name": "child", **lease}
+    child_id = call.push(queue="children", parent=child)
+    suspend("job", "child")
+    assert call.fetch("children") == [child_id]
+    call("ack_job", {"job_id": child_id, "result": LARGE})
+    lease = leased()
+    call("list_steps", at=job_id)
+    call("nack_job", {"job_id": job_id, "error": {"code": "DEAD_LETTER", "message": "no"}, **lease})
+    call("delete_step", at=job_id, step="small")
+    call("retry_dead_letter", {"steps": "clear", "checkpoint": "clear"}, at=job_id)
+    call("cancel_job", at=job_id)
 
 
 def _workers(call: Caller) -> None:

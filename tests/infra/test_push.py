@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from aws_cdk import App, Duration, Environment, Stack, assertions
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_secretsmanager as secretsmanager
@@ -196,6 +198,37 @@ def test_leases_count_on_the_event_age_that_is_set() -> None:
 
 
 # --- functions that jobs are pushed to -----------------------------------------------------------
+
+
+def test_prove_adds_one_function_that_may_write_its_log_and_send_outcomes(
+    code: Callable[[], lambda_.Code],
+) -> None:
+    stack = Stack(App(), "proving", env=PLACE)
+    settings = DeploymentSettings(stage="shop", push=True, prove=True)
+    jobs = OpenJobSpec(stack, "Jobs", settings=settings, code=code())
+    assert jobs.prove is not None
+    found = assertions.Template.from_stack(stack)
+    (told,) = (
+        each["Properties"] for each in found.find_resources(TOLD).values()
+        if each["Properties"]["FunctionName"] == stack.resolve(jobs.prove.function_name)
+        and "DestinationConfig" in each["Properties"]
+    )  # fmt: skip
+    assert set(told["DestinationConfig"]) == {"OnSuccess", "OnFailure"}
+    role = stack.resolve(jobs.prove.role.role_name) if jobs.prove.role else None
+    allowed = {
+        action if isinstance(action, str) else tuple(action)
+        for each in found.find_resources(POLICY).values() if role in each["Properties"]["Roles"]
+        for statement in each["Properties"]["PolicyDocument"]["Statement"]
+        for action in [statement["Action"]]
+    }  # fmt: skip
+    assert allowed == {
+        ("logs:CreateLogStream", "logs:PutLogEvents"), "sqs:SendMessage", "lambda:InvokeFunction",
+    }  # fmt: skip
+
+
+def test_prove_requires_push() -> None:
+    with pytest.raises(ValueError, match="prove"):
+        DeploymentSettings(prove=True)
 
 
 def test_no_finding_without_a_written_reason(shop: Shop) -> None:
@@ -479,3 +512,100 @@ def test_the_example_is_whole(
     ]  # fmt: skip
     assert "/logs/*" in allowed[0][1]
     assert "/reports/*" in allowed[1][1]
+
+
+# --- durable code --------------------------------------------------------------------------------
+
+
+def durable_stack(code: Callable[[], lambda_.Code], **settings: Any) -> tuple[Stack, OpenJobSpec]:
+    stack = Stack(App(), "durable", env=PLACE)
+    given = DeploymentSettings(stage="durable", push=True, **settings)
+    through = ec2.InterfaceVpcEndpoint.from_interface_vpc_endpoint_attributes(
+        stack, "Through", port=443, vpc_endpoint_id="vpce-1"
+    )
+    private = [through] if given.entry == "private_api" else None
+    jobs = OpenJobSpec(stack, "Jobs", settings=given, code=code(), vpc_endpoints=private)
+    return stack, jobs
+
+
+def statements(template: assertions.Template, action: str) -> list[dict[str, Any]]:
+    return [
+        statement
+        for policy in template.find_resources("AWS::IAM::Policy").values()
+        for statement in policy["Properties"]["PolicyDocument"]["Statement"]
+        if action in str(statement["Action"]) and "Worker" in str(policy["Properties"]["Roles"])
+    ]
+
+
+def variables_of(template: assertions.Template) -> dict[str, Any]:
+    (found,) = (
+        each["Properties"]["Environment"]["Variables"]
+        for name, each in template.find_resources("AWS::Lambda::Function").items()
+        if name.startswith("Worker")
+    )
+    return dict(found)
+
+
+@pytest.mark.parametrize("entry", ["http_api", "private_api"])
+def test_a_durable_function_knows_the_server_and_its_key(
+    code: Callable[[], lambda_.Code], entry: str
+) -> None:
+    stack, jobs = durable_stack(code, entry=entry)
+    worker = function(stack, "Worker")
+    jobs.add_worker(worker, queues=["orders"], durable=True)
+    jobs.add_worker(worker, queues=["refunds", "orders"], name="more", durable=True)
+    jobs.add_worker(function(stack, "Plain"), queues=["mail"])
+    template = assertions.Template.from_stack(stack)
+    (key,) = template.find_resources("Custom::OjsKey").values()
+    assert key["Properties"]["Scopes"] == ["work"]
+    assert key["Properties"]["Queues"] == ["orders", "refunds"]
+    found = variables_of(template)
+    assert found["OJS_KEY_SECRET"] == key["Properties"]["Secret"]
+    assert found["OJS_URL"] == stack.resolve(jobs.url)
+    assert set(found) == {"OJS_URL", "OJS_KEY_SECRET"}
+    (reads,) = statements(template, "secretsmanager:GetSecretValue")
+    assert reads["Resource"] == key["Properties"]["Secret"]
+    # No job is pushed before the secret has the key.
+    after = [
+        each["DependsOn"]
+        for each in template.find_resources("Custom::OjsDeclared").values()
+        if "orders" in str(each["Properties"]) and "more" not in str(each["Properties"])
+    ]
+    (key_id,) = template.find_resources("Custom::OjsKey")
+    assert after
+    assert all(key_id in each for each in after)
+
+
+def test_with_iam_a_durable_function_signs(code: Callable[[], lambda_.Code]) -> None:
+    stack, jobs = durable_stack(code, authorizer="iam")
+    jobs.add_worker(function(stack, "Worker"), queues=["orders"], durable=True)
+    template = assertions.Template.from_stack(stack)
+    assert variables_of(template)["OJS_AUTH"] == "iam"
+    (invokes,) = statements(template, "execute-api:Invoke")
+    paths = str(invokes["Resource"])
+    for path in ("jobs/*/steps", "jobs/*/checkpoint", "workers/nack"):
+        assert path in paths
+    assert "jobs/*/signals" not in paths
+
+
+def test_a_durable_function_that_cannot_know_the_server_is_refused(
+    code: Callable[[], lambda_.Code],
+) -> None:
+    stack, jobs = durable_stack(code)
+    elsewhere = function(Stack(stack.node.root, "other", env=PLACE), "Worker")
+    arn = f"arn:aws:lambda:eu-central-1:{PLACE.account}:function:f"
+    role = iam.Role.from_role_arn(stack, "Role", f"arn:aws:iam::{PLACE.account}:role/r")
+    imported = lambda_.Function.from_function_attributes(
+        stack, "Imported", function_arn=arn, role=role
+    )
+    for each in (elsewhere, imported):
+        with pytest.raises(ValueError, match="must be a function of the stack of durable/Jobs"):
+            jobs.add_worker(each, queues=["x"], durable=True)
+    for settings, why in (
+        ({"entry": "function_url", "reserved_concurrency": {"api": 50}}, "not supported with entry=function_url"),
+        ({"authorizer": "jwt", "jwt_issuer": "https://a.example", "jwt_audience": ["a"]},
+         "grant_work: not supported with authorizer=jwt"),
+    ):  # fmt: skip
+        stack, jobs = durable_stack(code, **settings)
+        with pytest.raises(ValueError, match=why):
+            jobs.add_worker(function(stack, "Worker"), queues=["x"], durable=True)

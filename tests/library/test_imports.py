@@ -81,6 +81,24 @@ def test_typed_jobs_are_loaded_by_who_declares_one() -> None:
     assert "pydantic" not in modules
 
 
+@pytest.mark.parametrize(
+    ("code", "used"),
+    [
+        ("j.progress(1)", False), ("j.sleep(0)", False), ("j.check()", False),
+        ("j.sleep('PT0S')", True), ("j.version", True),
+    ],
+)  # fmt: skip
+def test_durable_code_is_loaded_by_its_first_call(code: str, used: bool) -> None:
+    """A job without it makes no other call, and loads nothing more."""
+    _, modules = loaded(
+        "from ojs_aws import Job, Worker; w = Worker(queues=['q']);"
+        f"w.handler('t')(lambda j: {code}); assert w.perform(Job('i', 't')).how == 'acks'"
+    )
+    loads = {"ojs_aws.worker.durable", "ojs_aws.typed.signature", "asyncio"}
+    assert ("ojs_aws.worker.durable" in modules) is used
+    assert used or not loads & modules
+
+
 DECLARED = """
 from dataclasses import dataclass
 from datetime import datetime

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ojs_aws import AsyncJobContext, Job, JobContext, Worker, injected, lambda_handler
+from ojs_aws.client.call import Misconfigured
 from ojs_aws.ids import uuid7
 from tests.library.stub import StubServer, made, until, working
 
@@ -152,13 +153,20 @@ def test_an_unknown_name_stops_the_worker_at_its_start(stub: StubServer, worker:
     @worker.job("t")
     def task(*, smtp: str = injected()) -> None: ...
 
-    expected = r"task: the resource 'smtp' is unknown. `lifespan` and `provide` have number"
+    expected = r"task needs the resource 'smtp', but the worker has number\. Add it with @worker"
     with pytest.raises(ValueError, match=expected):
         worker.run()
     with pytest.raises(ValueError, match=expected):
         worker.perform(job_of("t"))
     assert left == [True, True]
     assert stub.asked == []
+
+    @worker.provide
+    def smpt() -> Iterator[str]:
+        yield "misspelt"
+
+    with pytest.raises(Misconfigured, match=r"has number, smpt\. Did you mean 'smpt'\? Add it"):
+        worker.run()
 
     @worker.provide
     async def smtp() -> AsyncIterator[str]:

@@ -78,6 +78,25 @@ def test_a_missing_url_is_one_sentence(
     assert "error: Set OJS_URL to the URL of the server" in capsys.readouterr().err
 
 
+def test_an_unknown_resource_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lacking.py").write_text(
+        "from ojs_aws import Worker, injected\n"
+        "worker = Worker('http://127.0.0.1:9', queues=['q'])\n"
+        "@worker.job('t')\n"
+        "def task(*, smtp: str = injected()) -> None: ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["worker", "lacking:worker"])
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last == (
+        "python -m ojs_aws: error: lacking.task needs the resource 'smtp', but the worker has none."
+        " Add it with @worker.provide or @worker.lifespan"
+    )
+
+
 def test_health_is_that_the_server_was_reached() -> None:
     stub = StubServer()
     worker = made(stub, realtime=False)

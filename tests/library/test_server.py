@@ -201,6 +201,7 @@ def test_a_cron_job_on_monday_takes_no_time_either(ojs_server: OjsServer) -> Non
     ojs_server.advance(days=7)
     job = ojs_server.assert_enqueued("report", ["week"], meta={"cron_name": "weekly"})
     assert job.state == "available"
+    assert client.trigger_cron("weekly").args == ["week"]  # a Job, not the JSON of the API
 
 
 def test_what_is_not_there_is_told(ojs_server: OjsServer) -> None:

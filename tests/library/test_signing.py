@@ -17,7 +17,7 @@ from botocore.credentials import Credentials as SdkCredentials
 
 from ojs_aws import AsyncClient, Client
 from ojs_aws.client.exchange import RetryPolicy
-from ojs_aws.client.signing import Credentialed, Signer
+from ojs_aws.client.signing import Credentialed, SecretKey, Signer
 from ojs_aws.errors import Unreachable
 
 URL = "https://abc123.execute-api.eu-central-1.amazonaws.com"
@@ -215,3 +215,75 @@ def test_a_signer_has_credentials_of_its_own() -> None:
         checked(request)
     with pytest.raises(ValueError, match="can't be combined"):
         Client(URL, iam=signer, key="k")
+
+
+# --- a key in a secret ----------------------------------------------------------------------------
+
+
+def test_a_key_in_a_secret_is_read_again_after_five_minutes() -> None:
+    now, reads = [0.0], []
+
+    def read(secret_id: str) -> str:
+        reads.append(secret_id)
+        return f"ojs_{len(reads)}\n"
+
+    sent: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request.headers["authorization"])
+        return httpx.Response(200, json={"items": []})
+
+    signer = SecretKey("arn:s", read=read, clock=lambda: now[0])
+    with Client(URL, iam=signer, transport=httpx.MockTransport(answer)) as client:
+        for at in (0.0, 299.0, 300.0):
+            now[0] = at
+            client.list_jobs()
+    assert (sent, reads) == (["Bearer ojs_1", "Bearer ojs_1", "Bearer ojs_2"], ["arn:s"] * 2)
+
+
+@pytest.mark.parametrize(
+    ("env", "given", "sends"),
+    [
+        ({"OJS_KEY_SECRET": "s"}, {}, "Bearer of s"),
+        ({"OJS_KEY_SECRET": "s", "OJS_KEY": "k"}, {}, "Bearer k"),
+        ({"OJS_KEY_SECRET": "s"}, {"key": "mine"}, "Bearer mine"),
+        ({"OJS_KEY_SECRET": "s"}, {"iam": False}, None),
+        ({"OJS_KEY_SECRET": "s", "OJS_AUTH": "iam", "AWS_REGION": "eu-west-1", **ENV}, {}, "AWS4"),
+    ],
+)
+def test_which_key_is_sent(
+    monkeypatch: pytest.MonkeyPatch, env: dict[str, str], given: dict[str, Any], sends: str | None
+) -> None:
+    for name in ("OJS_KEY", "OJS_KEY_SECRET", "OJS_AUTH"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("ojs_aws.client.signing._secret", "of {}".format)
+    sent: list[str | None] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request.headers.get("authorization"))
+        return httpx.Response(200, json={"items": []})
+
+    with Client(URL, transport=httpx.MockTransport(answer), **given) as client:
+        client.list_jobs()
+    assert len(sent) == 1
+    assert sent[0] == sends or (sends and str(sent[0]).startswith(sends))
+
+
+def test_without_the_secret_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(_request: httpx.Request) -> httpx.Response:
+        raise AssertionError
+
+    for name in ("OJS_KEY", "OJS_AUTH", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OJS_KEY_SECRET", "s")
+    for name in ("REGION", "DEFAULT_REGION"):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    retry = RetryPolicy(tries=1)
+    with (
+        Client(URL, transport=httpx.MockTransport(answer), retry=retry) as client,
+        pytest.raises(Unreachable, match="the secret s can't be read"),
+    ):
+        client.list_jobs()

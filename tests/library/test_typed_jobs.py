@@ -21,6 +21,7 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel, Field
 
+import ojs_aws
 from ojs_aws import (
     AsyncJobContext,
     Client,
@@ -40,10 +41,12 @@ from ojs_aws import (
     injected,
     lambda_handler,
 )
+from ojs_aws.hints import REPLACED
 from ojs_aws.ids import uuid7
 from ojs_aws.typed import clients as clients_module
 from ojs_aws.typed import plain, signature
 from ojs_aws.typed.clients import DEFAULT, Clients
+from ojs_aws.typed.options import CallOptions
 from tests.library.jobs_api import JobsApi
 from tests.library.stub import StubServer, made, until, working
 
@@ -667,7 +670,7 @@ def test_names_are_unique_and_valid(worker: Worker) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"retries": 3}, "unknown option 'retries'. Options are .*retry"),
+        ({"retries": 3}, "unknown option 'retries'. Did you mean 'retry'. Options are .*retry"),
         ({"delay_s": 3}, "unknown option 'delay_s'"),
         ({"retry": {"max_attempts": 3}}, "retry must be Retry"),
         ({"unique": True}, "unique must be Unique"),
@@ -726,15 +729,123 @@ def test_a_throttle_is_sent_as_the_api_expects_it(worker: Worker, api: JobsApi) 
 
 @pytest.mark.parametrize(
     ("name", "use"),
-    [("apply_async", r"\. Use options\(…\).enqueue"), ("s", r"\. Use job\(…\)"), ("other", "$")],
-)
+    [
+        ("apply_async", r" Use options\(…\).enqueue"), ("s", r" Use job\(…\)"), ("other", "$"),
+        ("retry", " Use raise: any exception retries"), ("enque", r" Did you mean 'enqueue'\?$"),
+    ],
+)  # fmt: skip
 def test_names_of_other_libraries_lead_to_ours(worker: Worker, name: str, use: str) -> None:
     @worker.job("mail.send")
     def send(to: str) -> None: ...
 
-    with pytest.raises(AttributeError, match=f"send is a job type without '{name}'{use}"):
+    with pytest.raises(AttributeError, match=f"send is a job type without '{name}'\\.{use}"):
         getattr(send, name)
     assert not hasattr(send, "__fspath__")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "use"),
+    [
+        ("Worker", "task", r"has no 'task'\. Use job\(…\)\.$"),
+        ("Worker", "send_task", r"Use declare\(name, Arguments\)\.enqueue\(…\)"),
+        ("Worker", "other", "'Worker' object has no attribute 'other'"),
+        ("JobContext", "retry", r"has no 'retry'\. Use raise: any exception retries the job"),
+        ("AsyncJobContext", "retry", r"AsyncJobContext has no 'retry'\. Use raise"),
+        ("JobContext", "request", "Use id, attempt, args, or meta"),
+        ("JobContext", "other", "'JobContext' object has no attribute 'other'"),
+        ("JobContext", "attempt", "'str' object has no attribute 'attempt'"),  # of a property
+    ],
+)
+def test_workers_and_contexts_name_the_replacement(
+    worker: Worker, owner: str, name: str, use: str
+) -> None:
+    context = JobContext("no job" if name == "attempt" else job_of("t"))  # type: ignore[arg-type]
+    owners = {
+        "Worker": worker, "JobContext": context, "AsyncJobContext": AsyncJobContext.of(context)
+    }  # fmt: skip
+    with pytest.raises(AttributeError, match=use):
+        getattr(owners[owner], name)
+
+
+def test_each_replaced_name_is_no_name_of_ours() -> None:
+    owners: dict[str, Any] = {
+        "JobType": dir(JobType), "Worker": dir(Worker), "JobContext": dir(JobContext),
+        "options": CallOptions.__annotations__, "Retry": Retry.__dataclass_fields__,
+    }  # fmt: skip
+    assert owners.keys() == REPLACED.keys()
+    for owner, names in REPLACED.items():
+        assert not names.keys() & set(owners[owner])
+        words = {use.partition("=" if owner == "options" else "(")[0] for use in names.values()}
+        others = {use for use in words if " " in use or use == "declare"}
+        assert words - others <= set(owners[owner])
+
+
+UNTYPED: Any = ojs_aws  # type checkers would report these calls
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda send: send.enqueue("a", m=2), r"argument 'm'\. Expected is mail.send\(to"),
+        (lambda send: send.enqueue(template="x", too="a"), r"'too'\. Did you mean 'to'\? Expected"),
+        (
+            lambda send: send.delay("a", smtp="x"),
+            "'smtp'. The worker fills this resource",
+        ),
+        (
+            lambda send: send.enqueue("a", countdown=5),
+            r"'countdown'\. Use \.options\(delay_s=…\)\.",
+        ),
+        (lambda send: send.job("a", queue="x"), r"\.job\(\): .*'queue'. Use \.options\(queue=…\)"),
+        (lambda send: send.delay("a", max_retries=3), r"options\(retry=Retry\(max_attempts=…\)\)"),
+        (lambda send: send.options(countdown=5), r"option 'countdown'\. Use delay_s\."),
+        (lambda send: send.options(queu="x"), r"'queu'\. Did you mean 'queue'\? Options are"),
+        (lambda send: send.options(bind=True), "Use a first parameter `job: JobContext`"),
+        (
+            lambda _: UNTYPED.Jobs(countdown=5),
+            r"'countdown'\. Use \.options\(delay_s=…\)\. Options",
+        ),
+        (lambda _: UNTYPED.Jobs(eta=NOW), r"'eta'\. Use \.options\(scheduled_at=…\)\. Options"),
+        (lambda _: UNTYPED.Jobs(time_limit=5), r"'time_limit'\. Use timeout_s\. Options"),
+        (
+            lambda _: UNTYPED.Retry(max_retries=5),
+            r"Retry\(\): unknown .*'max_retries'\. Use max_attempts\.",
+        ),
+        (lambda _: UNTYPED.Retry(initial="PT1S"), r"Did you mean 'initial_interval'\?"),
+        (
+            lambda _: UNTYPED.Unique(key=["args"]),
+            r"Unique\(\): unknown option 'key'\. Did you mean 'keys'",
+        ),
+    ],
+)
+def test_unknown_names_lead_to_the_near_one(
+    worker: Worker, api: JobsApi, call: Callable[[Any], Any], problem: str
+) -> None:
+    @worker.job("mail.send")
+    def send(to: str, template: str = "welcome", *, smtp: str = injected()) -> None: ...
+
+    with pytest.raises((InvalidArguments, TypeError), match=problem):
+        call(send)
+    assert api.sent == []
+
+
+def test_a_direct_call_needs_its_resources(worker: Worker) -> None:
+    @worker.job("mail.send")
+    def send(to: str, *, smtp: str = injected(), db: str = injected()) -> str:
+        return to + smtp + db
+
+    @worker.job("mail.later")
+    async def later(*, smtp: str = injected()) -> str:
+        return smtp
+
+    expected = r"mail.send\(\) is called directly, so pass its resources: smtp=…\. A worker"
+    with pytest.raises(TypeError, match=expected):
+        send("a", db="c")
+    with pytest.raises(TypeError, match="smtp=…, db=…"):
+        send("a")
+    with pytest.raises(TypeError, match="smtp=…"):
+        later()
+    assert send("a", smtp="b", db="c") == "abc"
 
 
 def test_wrong_calls_name_what_was_called(worker: Worker, api: JobsApi) -> None:

@@ -29,6 +29,8 @@ from functions.sweep import metrics as gauges
 from functions.sweep.handler import handler as sweep
 from ojs import runtime
 from ojs.domain.ids import IdSource
+from ojs.domain.job import envelope
+from ojs.domain.job.durable import DurableOutcome, OutcomeKind
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.queue.queue import Queue
@@ -209,7 +211,10 @@ _WRITES: dict[str, Callable[[Mapping[str, Any]], list[Written]]] = {
     "update_item": _one,
     "delete_item": _one,
     "transact_write_items": lambda call: [
-        _written(one, one["TableName"]) for act in call["TransactItems"] for one in act.values()
+        _written(one, one["TableName"])
+        for act in call["TransactItems"]
+        for kind, one in act.items()
+        if kind != "ConditionCheck"
     ],
     "batch_write_item": lambda call: [
         _written(one, table)
@@ -760,6 +765,72 @@ def outbox(client: DynamoDBClient) -> dict[str, Spent]:
     return found | {"request": _metered(bench, bench.push)}
 
 
+def durable(bench: Counting) -> dict[str, Spent]:
+    """What durable code takes: each act with its requests, and without the job itself."""
+    found: dict[str, Spent] = {}
+    bench.push()
+    (job,) = bench.fetch()
+
+    def note(name: str, requests: float, *acts: Callable[[], object], divided_by: int = 1) -> None:
+        bench.reset()
+        for act in acts:
+            act()
+        found[name] = {"requests": requests} | bench.spent(divided_by)
+
+    def save(*names: str) -> Callable[[], object]:
+        steps = [
+            DurableOutcome(name, OutcomeKind.STEP, ok=True, value=RESULT, save="s" * 16)
+            for name in names
+        ]
+        return lambda: bench.run.steps.save(job.id, steps, lease_token=_token(job))
+
+    def suspend(kind: str, name: str) -> None:
+        told = {"waits": [{"kind": kind, "name": name, "for": "PT10S"}]}
+        bench.run.finish.nack(job.id, error=None, lease_token=_token(job), suspend=told)
+
+    def wake() -> None:
+        nonlocal job
+        bench.know_maintenance()
+        (job,) = bench.fetch()
+
+    def start() -> None:
+        parent = {"job_id": job.id, "name": "ship", "lease_token": _token(job)}
+        raw = envelope.parse(bench.request(parent=parent, options={"queue": "children"}))
+        bench.run.enqueue.push(bench.run.children.adopted([raw], batch=False)[0])
+
+    def signal(name: str) -> Callable[[], object]:
+        return lambda: bench.run.signals.send(job.id, name, RESULT)
+
+    goes_on = (wake, lambda: bench.run.steps.page(job.id))
+    later = (partial(bench.clock.advance, 10_000), *goes_on)
+    note("step", 1, save("charge"))
+    note("step, in tens", 0.1, save(*(f"item/{n}" for n in range(10))), divided_by=10)
+    # Other jobs of the queue wait until then, too.
+    line, now_ms = keys.due("default", 0), bench.clock.now_ms()
+    bench.run.stores.due_notes.note([(line, now_ms + BUCKET_MS * at) for at in range(3)])
+    note("sleep", 3, partial(suspend, "sleep", "nap"), *later)
+    note("sleep by a fetch", 2, partial(suspend, "sleep", "nap/2"), *later)
+    note("wait", 4, partial(suspend, "signal", "ok"), signal("ok"), *goes_on)
+    note("wait by a fetch", 3, partial(suspend, "signal", "go"), signal("go"), *goes_on)
+    note("early signal", 1, signal("early"))
+    bench.life(queue="children")
+    waits = partial(suspend, "job", "ship")
+    note("child", 6, start, waits, lambda: bench.ack(bench.fetch(queue="children")), *goes_on)
+    bench.reset()
+    bench.life(queue="children")
+    plain = bench.spent() | {"requests": 3}
+    child = found["child"]
+    # Without what the child costs as a job.
+    found["child"] = {name: round(child[name] - plain[name], _DIGITS) for name in child}
+    state = bench.request(1_000)["args"][0]
+    note("checkpoint", 1, lambda: bench.run.checkpoints.save(job.id, state))
+    return found
+
+
+def _token(job: Job) -> str:
+    return job.lease.token if job.lease else ""
+
+
 def _metered(bench: Bench, work: Callable[[], object], divided_by: int = 1) -> Spent:
     meter = bench.run.table.meter
     meter.reset()
@@ -796,6 +867,7 @@ PARTS: dict[str, Callable[[DynamoDBClient], Any]] = {
     "note": lambda client: note(Counting(client)),
     "pushed": lambda client: pushed(lambda: Counting(client)),
     "outbox": outbox,
+    "durable": lambda client: durable(Counting(client)),
 }
 
 

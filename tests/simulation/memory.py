@@ -141,8 +141,7 @@ class Memory:
     def put_item(self, arguments: Mapping[str, Any]) -> Item:
         change = self._planned("Put", arguments)
         self._write([change])
-        old = change[1] if arguments.get("ReturnValues") == "ALL_OLD" else None
-        return {} if old is None else {"Attributes": dict(old)}
+        return _old(change, arguments)
 
     def update_item(self, arguments: Mapping[str, Any]) -> Item:
         change = self._planned("Update", arguments)
@@ -151,8 +150,9 @@ class Memory:
         return {"Attributes": dict(change[2])}
 
     def delete_item(self, arguments: Mapping[str, Any]) -> Item:
-        self._write([self._planned("Delete", arguments)])
-        return {}
+        change = self._planned("Delete", arguments)
+        self._write([change])
+        return _old(change, arguments)
 
     def batch_write_item(self, arguments: Mapping[str, Any]) -> Item:
         ((_, requests),) = arguments["RequestItems"].items()
@@ -247,6 +247,12 @@ def cancelled(reasons: Iterable[Mapping[str, Any]]) -> ClientError:
         "CancellationReasons": list(reasons),
     }
     return ClientError(answer, "TransactWriteItems")
+
+
+def _old(change: Change, arguments: Mapping[str, Any]) -> Item:
+    """The answer of a write: the item before it, if that was asked for."""
+    wanted = arguments.get("ReturnValues") == "ALL_OLD"
+    return {"Attributes": dict(change[1])} if wanted and change[1] is not None else {}
 
 
 def _key(item: Mapping[str, Any]) -> Key:

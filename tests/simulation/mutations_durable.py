@@ -9,9 +9,13 @@ from typing import Any
 from unittest import mock
 
 from ojs.domain.job import lifecycle
+from ojs.domain.job.durable import Suspension
+from ojs.services.jobs.children import Children
 from ojs.services.jobs.signals import Signals
 from ojs.services.jobs.suspensions import Suspensions
+from ojs.store.jobs.checkpoints import CheckpointStore
 from ojs.store.jobs.steps import StepStore
+from ojs.store.table.table import Put
 from tests.simulation.mutations_late import Mutation
 
 
@@ -69,6 +73,40 @@ def sleepers_wake_early() -> AbstractContextManager[Any]:
     return mock.patch.object(lifecycle, "suspend", early)
 
 
+@contextmanager
+def late_checkpoints_are_accepted() -> Iterator[None]:
+    """The last write of a checkpoint counts, whoever makes it."""
+
+    def blind(item: Any, *, condition: str, values: Any) -> Any:
+        del condition, values
+        return Put(item)
+
+    with mock.patch("ojs.store.jobs.checkpoints.Put", blind):
+        yield
+
+
+def deleted_checkpoints_leave_nothing() -> AbstractContextManager[Any]:
+    """As it was: a checkpoint is deleted with its number (found by review)."""
+    return mock.patch.object(
+        CheckpointStore, "clear", lambda self, job, *, now_ms: self.remove(job)
+    )
+
+
+def only_requests_end_children() -> AbstractContextManager[Any]:
+    """The stream tells no parent of the end of its child."""
+    return mock.patch("ojs.projections.project.durably_ended", return_value=())
+
+
+def nobody_ends_children() -> AbstractContextManager[Any]:
+    """No parent is told of the end of its child."""
+    return mock.patch.object(Children, "ended", return_value=None)
+
+
+def all_wake_with_the_first() -> AbstractContextManager[Any]:
+    """A job that waits for all its children goes on with the first of them."""
+    return mock.patch.object(Suspension, "without", return_value=None)
+
+
 DURABLE: dict[str, tuple[Mutation, str]] = {
     "outcomes are replaced": (outcomes_are_replaced, "durable"),
     "a suspension does not look for its signal": (suspensions_do_not_look, "durable"),
@@ -76,4 +114,9 @@ DURABLE: dict[str, tuple[Mutation, str]] = {
     "all attempts count": (all_attempts_count, "durable"),
     "sleeps start anew": (sleeps_start_anew, "durable"),
     "sleepers wake early": (sleepers_wake_early, "durable"),
+    "late checkpoint is accepted": (late_checkpoints_are_accepted, "checkpoints"),
+    "a deleted checkpoint leaves nothing": (deleted_checkpoints_leave_nothing, "checkpoints"),
+    "the stream ends no children": (only_requests_end_children, "durable"),
+    "nobody ends children": (nobody_ends_children, "durable"),
+    "all wake with the first": (all_wake_with_the_first, "durable"),
 }

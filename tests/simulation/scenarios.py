@@ -13,7 +13,7 @@ from unittest import mock
 from tests.simulation import quiet
 from tests.simulation.actors import Operator, Producer, Stream, Worker
 from tests.simulation.acts import RETRY, fetched, some
-from tests.simulation.durable import durable
+from tests.simulation.durable import checkpoints, durable
 from tests.simulation.erasing import erasing
 from tests.simulation.in_workflows import large_workflows, workflows, workflows_are_exact
 from tests.simulation.invariants import REQUEST_MS
@@ -468,6 +468,7 @@ SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
     **KEYED,
     "erasing": erasing,
     "durable": durable,
+    "checkpoints": checkpoints,
 }
 
 

@@ -67,6 +67,17 @@ _KEPT = {
     "doubts are settled at once": 1,
     "a reconcile passes over lease notes": 70000016,
     "a fetch ignores cancellations": 0,
+    "outcomes are replaced": 1,
+    "a suspension does not look for its signal": 0,
+    "a signal does not wake": 9,
+    "all attempts count": 4,
+    "sleeps start anew": 29,
+    "sleepers wake early": 29,
+    "nobody ends children": 8,
+    "the stream ends no children": 264,
+    "all wake with the first": 264,
+    "late checkpoint is accepted": 14,
+    "a deleted checkpoint leaves nothing": 54,
     # Seed 0 looks for two minutes.
     "the fallback never comes": 2,
 }

@@ -144,6 +144,42 @@ def test_the_owner_before_changes_nothing(exact: World) -> None:
     assert state_of(exact, job) == ("new", 2)
 
 
+def test_the_owner_before_changes_nothing_after_a_deletion(exact: World) -> None:
+    job = active(exact, worker="old", visibility_timeout_ms=1_000)
+    large = incompressible(500_000)
+
+    def meanwhile() -> None:
+        exact.clock.advance(2_000)
+        exact.sweep()
+        exact.fetch(worker="new")
+        exact.run.checkpoints.save(job.id, large, worker_id="new")
+        exact.run.checkpoints.delete(job.id)
+
+    client = Slow(exact.client, "put_item", meanwhile)
+    exact.another(client).checkpoints.save(job.id, "old", worker_id="old")
+    assert client.happened
+    assert state_of(exact, job) is None
+    assert exact.blobs.objects == {}
+    assert exact.run.checkpoints.save(job.id, "next", worker_id="new").sequence == 3
+    assert state_of(exact, job) == ("next", 3)
+
+
+def test_a_damaged_one_does_not_stop_the_others(world: World) -> None:
+    """A later version might read it."""
+    for _ in range(2):
+        world.push()
+    first, second = world.fetch(count=2)
+    for job in (first, second):
+        world.run.checkpoints.save(job.id, {"big": incompressible(500_000)})
+        world.run.finish.nack(job.id, requeue=True, error=None)
+    world.blobs.objects = {
+        name: text for name, text in world.blobs.objects.items() if second.id in name
+    }
+    (got,) = world.fetch(count=2)
+    assert (got.id, got.checkpoint is None) == (second.id, False)
+    assert world.state(first) == "active"
+
+
 def test_sizes(world: World) -> None:
     job = active(world)
     most = "x" * (MAX_CHECKPOINT_BYTES - 2)
@@ -204,6 +240,10 @@ def test_dying_at_each_call(exact: World) -> None:
         assert found in {("before", 1), ("x", 2), ("x", 3), ("x", 4)}
         assert exact.run.checkpoints.save(job.id, "after", worker_id="w").sequence > found[1]
         assert state_of(exact, job)[0] == "after"
+        attempt(partial(run.checkpoints.delete, job.id))
+        assert (state_of(exact, job) or ("after",))[0] == "after"
+        exact.run.checkpoints.delete(job.id)
+        assert state_of(exact, job) is None
         attempt(partial(run.finish.ack, job.id, worker_id="w"))
         exact.run.finish.ack(job.id, worker_id="w")
         assert state_of(exact, job) is None

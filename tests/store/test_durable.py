@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +11,13 @@ import pytest
 from ojs.domain.errors import Conflict, Duplicate, InvalidRequest, NotFound
 from ojs.domain.job import envelope
 from ojs.domain.job.durable import (
-    DurableOutcome,
     LeaseTokenRequired,
-    OutcomeKind,
     TooManySteps,
     WaitingForSignal,
 )
 from ojs.store.table import keys
 from tests.store.conftest import WORKER
+from tests.store.durable_jobs import active, done, save, signal, sleep, stored, suspend, token
 from tests.store.faults import attempt, faults
 from tests.store.slow import Slow
 from tests.store.spending import incompressible, spending, warm
@@ -25,53 +25,10 @@ from tests.store.spending import incompressible, spending, warm
 if TYPE_CHECKING:
     from ojs.domain.job.job import Job
     from ojs.runtime import Runtime
-    from ojs.services.jobs.steps import SavedSteps
     from tests.store.conftest import World
 
 DAY = 86_400_000
 RETRY = {"max_attempts": 2, "initial_interval": "PT1S"}
-
-
-def active(world: World, worker: str = "w", **options: Any) -> Job:
-    world.push(**options)
-    (job,) = world.fetch(worker=worker)
-    return job
-
-
-def token(job: Job) -> str:
-    assert job.lease is not None
-    return job.lease.token
-
-
-def done(name: str, value: Any = None, save: str = "s1", **more: Any) -> DurableOutcome:
-    return DurableOutcome(
-        name, OutcomeKind(more.pop("kind", "step")), more.pop("ok", True), value, save, **more
-    )
-
-
-def save(
-    world: World, job: Job, *outcomes: DurableOutcome, run: Runtime | None = None
-) -> SavedSteps:
-    return (run or world.run).steps.save(job.id, outcomes, lease_token=token(job))
-
-
-def stored(world: World, job: Job) -> dict[str, Any]:
-    _, page = world.run.steps.page(job.id)
-    return {one.name: one.value for one in page.outcomes}
-
-
-def suspend(world: World, job: Job, *waits: dict[str, str], run: Runtime | None = None) -> Job:
-    told = {"waits": list(waits)}
-    found = (run or world.run).finish
-    return found.nack(job.id, error=None, lease_token=token(job), suspend=told)
-
-
-def sleep(name: str = "nap", length: str = "P3D") -> dict[str, str]:
-    return {"kind": "sleep", "name": name, "for": length}
-
-
-def signal(name: str = "ok", length: str = "P7D") -> dict[str, str]:
-    return {"kind": "signal", "name": name, "for": length}
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -264,6 +221,35 @@ def test_the_first_time_of_a_sleep_counts(world: World) -> None:
     assert first.scheduled_ms is not None
 
 
+def test_a_sleep_and_a_wait_of_one_name_have_their_own_ends(world: World) -> None:
+    job = active(world)
+    until = {"kind": "time", "name": "nap", "for": "PT2H"}
+    assert suspend(world, job, sleep(length="PT1H"), until).state == "scheduled"
+    world.run.acts.retry(job.id)
+    (job,) = world.fetch()
+    after = suspend(world, job, signal("nap", "PT1H"))
+    assert after.scheduled_ms == world.clock.now_ms() + 3_600_000
+    _, page = world.run.steps.page(job.id)
+    assert {(wait.kind, wait.name) for wait in page.waits} >= {("sleep", "nap"), ("signal", "nap")}
+    world.run.steps.forget(job.id, "nap")
+    _, page = world.run.steps.page(job.id)
+    assert {wait.kind for wait in page.waits} <= {"time"}
+
+
+def test_a_page_has_one_epoch(world: World) -> None:
+    """A job starts over between the two reads of a page."""
+    job = active(world)
+    save(world, job, done("a", 1))
+    seen = world.run.jobs.get(job.id)
+    world.run.finish.nack(job.id, error={"code": "DEAD_LETTER"})
+    world.run.redrive.retry(job.id, clears=["steps"])
+    (again,) = world.fetch()
+    save(world, again, done("b", 2))
+    suspend(world, again, sleep())
+    page = world.run.stores.steps.page(seen, results=True)
+    assert ([one.name for one in page.outcomes], page.waits) == (["a"], [])
+
+
 def test_what_is_until_now_needs_progress(world: World) -> None:
     job = active(world)
     now = {"kind": "time", "name": "lambda", "for": "PT0S"}
@@ -288,14 +274,17 @@ def test_a_signal_wakes_a_job_that_waits(world: World) -> None:
     sent = world.run.signals.send(job.id, "ok", {"by": "alice"}, key="k")
     assert sent.woken
     again = world.run.signals.send(job.id, "ok", {"by": "alice"}, key="k")
-    assert (again.outcome.value, again.outcome.stored_ms) == (
-        sent.outcome.value, sent.outcome.stored_ms,
-    )  # fmt: skip
+    assert (again.value, again.stored_ms, again.woken) == (sent.value, sent.stored_ms, True)
     with pytest.raises(Duplicate):
         world.run.signals.send(job.id, "ok", {"by": "bob"}, key="other")
     (job,) = world.fetch()
     assert job.durable.used
     assert stored(world, job) == {"ok": {"by": "alice"}}
+    # The answer was lost, and the job has finished since.
+    world.run.finish.ack(job.id)
+    assert world.run.signals.send(job.id, "ok", {"by": "alice"}, key="k").value == {"by": "alice"}
+    with pytest.raises(Conflict, match="in state 'completed'"):
+        world.run.signals.send(job.id, "ok", {"by": "alice"}, key="other")
 
 
 @pytest.mark.parametrize("when", ["before the first attempt", "while it runs", "twice"])
@@ -331,9 +320,16 @@ def test_signals_before_their_waits_are_bounded(world: World, monkeypatch: Any) 
     monkeypatch.setattr("ojs.services.jobs.signals.MAX_SIGNALS", 2)
     job = world.push()
     for number in range(2):
-        world.run.signals.send(job.id, f"s{number}", 1)
+        world.run.signals.send(job.id, f"s{number}", number, key=f"k{number}")
     with pytest.raises(TooManySteps):
-        world.run.signals.send(job.id, "s2", 1)
+        world.run.signals.send(job.id, "s2", 1, key="k2")
+    assert world.run.signals.send(job.id, "s1", 1, key="k1").value == 1
+    monkeypatch.setattr("ojs.services.jobs.signals.MAX_STEP_BYTES", 2_000)
+    (job,) = world.fetch()
+    suspend(world, job, signal())
+    with pytest.raises(TooManySteps):
+        world.run.signals.send(job.id, "ok", "x" * 2_000)
+    assert world.run.signals.send(job.id, "ok", "x").woken
 
 
 def test_a_signal_between_the_steps_of_a_suspension(exact: World) -> None:
@@ -365,7 +361,7 @@ def test_costs_of_steps(exact: World) -> None:
 
 
 def test_costs_of_a_sleep(exact: World) -> None:
-    """It falls asleep for 3 WU; it wakes for what a scheduled job costs that starts."""
+    """It falls asleep for 3 WU, and wakes for 3, as a scheduled job starts."""
     warm(exact)
     job = active(exact)
     save(exact, job, done("charge", {"charge_id": "ch_1"}))
@@ -376,21 +372,23 @@ def test_costs_of_a_sleep(exact: World) -> None:
         suspend(exact, job, sleep(length="PT1H"))
     assert (falls.calls, falls.writes, falls.reads) == (3, 3, 1)
     exact.clock.advance(3_600_000)
+    # A container registers its slot of claim intents once an hour, which is no part of a wake-up.
+    warm(exact)
     with spending(exact) as wakes:
         (job,) = exact.fetch()
     with spending(exact) as loads:
         exact.run.steps.page(job.id)
     parts = (falls, wakes, loads)
+    assert sum(each.writes for each in parts) <= 6
     assert sum(each.reads for each in parts) <= 8
-    assert wakes.calls + falls.calls <= 11
+    assert sum(each.calls for each in parts) <= 11
     exact.run.finish.ack(job.id)
     exact.push(scheduled_at="+PT1H")
     exact.clock.advance(3_600_000)
+    warm(exact)
     with spending(exact) as starts:
         exact.fetch()
-    assert wakes.writes <= starts.writes
-    # Without the claim intent, which is one for all jobs of a fetch, and the record of the queue.
-    assert falls.writes + wakes.writes - 1 <= 6
+    assert (wakes.calls, wakes.writes, wakes.reads) == (starts.calls, starts.writes, starts.reads)
 
 
 def test_costs_of_signals(exact: World) -> None:
@@ -530,6 +528,55 @@ def test_all_children_wake_their_parent(world: World) -> None:
     assert len(stored(world, job)) == 3
 
 
+def test_all_waits_last_as_long_as_what_is_left(world: World) -> None:
+    job = active(world)
+    start(world, child_of(job, "a"), child_of(job, "b"))
+    waits = [
+        {"kind": "job", "name": "a", "for": "PT1H"},
+        {"kind": "job", "name": "b", "for": "P1D"},
+    ]
+    told = {"mode": "all", "waits": waits}
+    world.run.finish.nack(job.id, error=None, lease_token=token(job), suspend=told)
+    running = {
+        one.durable.parent and one.durable.parent.name: one for one in world.fetch("children", 2)
+    }
+    world.run.finish.ack(running["a"].id)
+    world.clock.advance(DAY - 1)
+    assert world.state(job) == "scheduled"
+    world.clock.advance(1)
+    (again,) = world.fetch()
+    assert again.id == job.id
+
+
+def test_a_dead_letter_gets_the_result_of_its_child(world: World) -> None:
+    job = active(world)
+    (child,) = start(world, child_of(job))
+    world.run.finish.nack(job.id, error={"code": "DEAD_LETTER"})
+    world.fetch("children")
+    world.run.finish.ack(child.id, result=1)
+    world.run.redrive.retry(job.id)
+    (again,) = world.fetch()
+    assert stored(world, again) == {"ship": 1}
+
+
+def test_a_later_job_with_the_id_of_the_parent_gets_nothing(world: World) -> None:
+    raw = world.run.ids.uuid7()
+
+    def push() -> Job:
+        world.run.enqueue.push(envelope.parse({"id": raw, "type": "t", "args": []}))
+        (job,) = world.fetch()
+        return job
+
+    (child,) = start(world, child_of(push()))
+    world.run.jobs.cancel(raw)
+    world.run.acts.delete(raw)
+    world.clock.advance(1_000)
+    job = push()
+    world.fetch("children")
+    world.run.finish.ack(child.id, result=1)
+    assert stored(world, job) == {}
+
+
 def test_who_may_start_a_child(world: World) -> None:
     job = active(world)
     wrong = child_of(job)
@@ -562,6 +609,19 @@ def test_a_cancelled_or_new_parent_is_left_alone(world: World) -> None:
     (child,) = world.fetch("children")
     world.run.finish.ack(child.id)
     assert stored(world, job) == {}
+
+
+def test_dying_at_the_start_of_a_child(exact: World) -> None:
+    """Whoever asks again starts it once."""
+    for run, _ in faults(exact):
+        job = active(exact)
+        attempt(partial(start, exact, child_of(job), run=run))
+        with suppress(Duplicate):
+            start(exact, child_of(job))
+        (child,) = exact.fetch("children", 2)
+        exact.run.finish.ack(child.id, result=1)
+        assert stored(exact, job) == {"ship": 1}
+        exact.run.finish.ack(job.id)
 
 
 def test_dying_at_the_end_of_a_child(exact: World) -> None:

@@ -6,20 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.domain.delivery import outcome
 from ojs.domain.delivery.forms import direct, pushed
 from ojs.domain.delivery.outcome import Verdict
 from ojs.domain.job.durable import DurableOutcome, OutcomeKind
+from tests.store.durable_jobs import answer, sent
 from tests.store.pushing import Pushing
 
 if TYPE_CHECKING:
     from tests.store.conftest import World
 
 NAP: dict[str, Any] = {"waits": [{"kind": "sleep", "name": "nap", "for": "PT1H"}]}
-
-
-def answer(suspend: Any) -> outcome.Outcome:
-    return outcome.of_answer({"status": "suspended", "suspend": suspend}, job_id="x")
 
 
 @pytest.mark.parametrize(
@@ -66,9 +62,3 @@ def test_a_queued_push_carries_the_checkpoint(exact: World) -> None:
     assert exact.run.dispatch.send_one(name, job_id, token)
     (push,) = pushing.target.pushes
     assert direct(push)["last_checkpoint"] == {"row": 1}
-
-
-def sent(pushing: Pushing) -> list[Any]:
-    pushing.target.pushes.clear()
-    pushing.pump()
-    return list(pushing.target.pushes)

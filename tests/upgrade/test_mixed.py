@@ -29,8 +29,13 @@ from local import engines
 from local.dynamodb import connect, connect_to_streams, create_table
 from local.stream import Pump, TableStream
 from ojs.clock import SystemClock
+from ojs.domain.access import ANYBODY
+from ojs.domain.realtime import Connection, Listener
 from ojs.store.jobs import items
+from ojs.store.realtime.connections import ConnectionStore
+from ojs.store.realtime.listeners import ListenerStore
 from ojs.store.table import keys, values
+from ojs.store.table.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,8 +57,11 @@ FINISH_S = 120
 RETRY = {"max_attempts": 1_000, "initial_interval": "PT1S", "max_interval": "PT2S"}
 QUEUES = (
     "plain", "batched", "staged", "bulked", "bounded", "slots", "keyed", "retried", "unique",
-    "flow",
+    "flow", "durable",
 )  # fmt: skip
+# What version 0.2.1 doesn't have: jobs with steps, checkpoints, suspensions, signals, and children.
+# Requests for it go to this version. Its jobs are claimed, promoted, and ended by both.
+DURABLE = "durable"
 FINAL = {"completed", "cancelled", "discarded"}
 
 
@@ -154,11 +162,15 @@ class Clients:
         # Of each job with a known lease its end (ms), and its queue.
         self.leases: dict[str, tuple[int, str]] = {}
         self.workflows: list[str] = []
+        # By job and step the outcome that a response says is stored. An unknown retry forgets it.
+        self.steps: dict[str, dict[str, str]] = {}
         self.broken: list[str] = []
         self.counts: Counter[str] = Counter()
 
-    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        status, answer = self.world.any()(method, f"/ojs/v1{path}", body)
+    def ask(
+        self, method: str, path: str, body: Any = None, process: Process | None = None
+    ) -> tuple[int, Any]:
+        status, answer = (process or self.world.any())(method, f"/ojs/v1{path}", body)
         self.counts[f"{method} {path.split('/')[1]} {status}"] += 1
         if status == 504:
             raise Lost  # its effect is unknown
@@ -166,11 +178,21 @@ class Clients:
             self.broken.append(f"{method} {path}: {status} {answer}")
         return status, answer
 
+    def ask_new(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """As `ask`, of the version that has the operation. Raises Lost if it doesn't run."""
+        process = self.world.live.get(NEW)
+        if process is None:
+            raise Lost
+        return self.ask(method, path, body, process)
+
     def job(self, queue: str, **more: Any) -> dict[str, Any]:
         job = {
             "id": _uuid7(self.world.now_ms()), "type": "t", "args": [queue],
             "options": {"queue": queue, "retry": RETRY}, **more,
         }  # fmt: skip
+        if job["id"] is None:
+            del job["id"]  # the ID of a child is the server's
+            return job
         with self.lock:
             self.sent.add(str(job["id"]))
         return job
@@ -231,6 +253,8 @@ class Clients:
     def work(self, dice: random.Random) -> None:
         """Fetch, and end what was fetched in one of the ways there are."""
         queues = dice.sample([*QUEUES, "cron"], 4)
+        if NEW not in self.world.live:
+            queues = [queue for queue in queues if queue != DURABLE] or ["plain"]
         asked_ms = self.world.now_ms()
         body = {
             "queues": queues, "count": dice.choice((1, 3, 10)),
@@ -245,7 +269,61 @@ class Clients:
         self.leased(answer["jobs"], asked_ms)
         for job in answer["jobs"]:
             with contextlib.suppress(Lost):
-                self.end(job, str(body["worker_id"]), dice)
+                if job["queue"] != DURABLE or self.run_steps(job, str(body["worker_id"]), dice):
+                    self.end(job, str(body["worker_id"]), dice)
+
+    def run_steps(self, job: dict[str, Any], worker: str, dice: random.Random) -> bool:
+        """Run what is left of the code of a durable job, and return whether it is done.
+
+        Each step runs once: its outcome is the first one that was stored. Raises Lost.
+        """
+        path, token = f"/jobs/{job['id']}", job["lease_token"]
+        status, answer = self.ask_new("GET", f"{path}/steps")
+        if status != 200:
+            return False
+        found = {each["name"]: each.get("result") for each in answer["steps"]}
+        known = self.steps.setdefault(job["id"], {})
+        for name, value in known.items():
+            if found.get(name) != value:
+                self.broken.append(f"step {name} of {job['id']} is {found.get(name)}, not {value}")
+        held = {"job_id": job["id"], "worker_id": worker, "lease_token": token}
+        for name, waits in (
+            ("a", [{"kind": "sleep", "name": "nap", "for": "PT10S"}]),
+            ("b", [{"kind": "signal", "name": "go", "for": "PT30S"}]),
+            ("c", [{"kind": "job", "name": "kid", "for": "PT60S"}]),
+        ):
+            if name in found:
+                continue
+            step = {"name": name, "save": uuid.uuid4().hex, "result": uuid.uuid4().hex}
+            body = {"lease_token": token, "version": 1, "steps": [step]}
+            status, answer = self.ask_new("POST", f"{path}/steps", body)
+            if status != 200:
+                return False
+            known[name] = answer["steps"][0].get("result", step["result"])
+            self.ask_new("PUT", f"{path}/checkpoint", {"state": known, "lease_token": token})
+            if name == "b" and dice.random() < 0.2:
+                self.clear(held, known)
+                return False
+            if name == "b":
+                self.ask_new("POST", f"{path}/signals/go", {"data": 1})
+            if name == "c":
+                parent = {"job_id": job["id"], "name": "kid", "lease_token": token}
+                self.ask_new("POST", "/jobs", {**self.job("plain", id=None), "parent": parent})
+            with self.lock:
+                self.leases.pop(job["id"], None)
+            self.ask_new("POST", "/workers/nack", {**held, "suspend": {"waits": waits}})
+            return False
+        return True
+
+    def clear(self, held: dict[str, Any], known: dict[str, str]) -> None:
+        """Fail for good, and retry without the stored steps: a new epoch. Raises Lost."""
+        with self.lock:
+            self.leases.pop(held["job_id"], None)
+        known.clear()
+        error = {"type": "Boom", "message": "no", "retryable": False}
+        self.ask("POST", "/workers/nack", {**held, "error": error})
+        path = f"/dead-letter/{held['job_id']}/retry"
+        self.ask_new("POST", path, {"steps": "clear", "checkpoint": "keep"})
 
     def leased(self, jobs: list[dict[str, Any]], asked_ms: int) -> None:
         """Check that no lease of these jobs is still valid."""
@@ -317,6 +395,13 @@ class Run:
         for queue, config in (("bounded", {"max_size": 5}), ("slots", {"concurrency": 2})):
             status, answer = self.clients.ask("PUT", f"/queues/{queue}/config", config)
             assert status < 300, answer
+        until_ms = self.world.now_ms() + 86_400_000
+        self.listener = Listener("c", "w0", until_ms, "owner")
+        self.connection = Connection("c", ANYBODY, until_ms, "g", ("jobs:x",))
+        table = Table(self.world.client, "ojs")
+        ListenerStore(table).add("g", self.listener)
+        ConnectionStore(table).add(self.connection)
+        ConnectionStore(table).add_channel("c", "jobs:x")
         cron = {
             "name": "c", "cron": "* * * * *", "overlap_policy": "allow",
             "job_template": {"type": "t", "args": [], "options": {"queue": "cron"}},
@@ -413,6 +498,14 @@ class Run:
             assert counted == {state: states[state] for state in counted}, queue
         assert clients.counts["POST workers 200"] > 50, clients.counts
         assert len(clients.acked) > 50
+        # It has run code, and what no operation of the old version knows is as it was.
+        assert any(len(each) > 1 for each in clients.steps.values()), clients.counts
+        now_ms = self.world.now_ms()
+        table = Table(self.world.client, "ojs")
+        assert ListenerStore(table).list_first("g", now_ms=now_ms) == [self.listener]
+        assert ConnectionStore(table).get("c", now_ms=now_ms) == self.connection
+        told = len(jobs), len(clients.acked), len(clients.steps), dict(clients.counts)
+        print("jobs, acks, jobs with steps, answers:", *told)  # noqa: T201
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@ import { BASE, call, can, get, key, type Json, seg } from "../api";
 import { capital, duration, json, percent, plural, quoted } from "../format";
 import { usePoll } from "../live";
 import { href } from "../route";
-import { Act, ask, Card, Copy, Empty, Facts, JsonCard, Link, Page, QueueLink, State, tell, Text, Time, Trouble, When } from "../ui";
+import { Act, ask, Card, Copy, Empty, Facts, JobLink, JsonCard, Link, Page, QueueLink, State, tell, Text, Time, Trouble, When } from "../ui";
+import { asleep, Durable } from "./durable";
 import { whole } from "./queues";
 
 const FINAL = new Set(["completed", "cancelled", "discarded"]);
@@ -65,7 +66,7 @@ export function JobPage({ name: id }: { name: string }) {
       actions={job && <>
         {(state === "retryable" || job.dead_letter) && <Act on={does("retry", "Job retried")}>Retry</Act>}
         {job.dead_letter && <Link to={`/dead-letters?id=${seg(id)}`} class="button">Edit and retry</Link>}
-        {(state === "scheduled" || state === "retryable") && <Act on={does("run", "Job is available")}>Run now</Act>}
+        {(state === "scheduled" || state === "retryable") && (!job.waiting || asleep(job)) && <Act on={does("run", "Job is available")}>{job.waiting ? "End sleep" : "Run now"}</Act>}
         {["available", "scheduled", "retryable", "pending"].includes(state) && <Act on={change}>Edit</Act>}
         {!FINAL.has(state) && <Act danger on={sure("Cancel job?", "The job does not run again. If it is active, its worker is notified at the next heartbeat. This can't be undone.", "Cancel job", does("cancel", "Job cancelled"))}>Cancel</Act>}
         {FINAL.has(state) && <Act danger on={sure("Delete job?", "This permanently deletes the job, its result, and its errors. This can't be undone.", "Delete job", does("", "Job deleted", "DELETE"))}>Delete</Act>}
@@ -87,6 +88,10 @@ export function JobPage({ name: id }: { name: string }) {
               ["Lease", state === "active" && data.lease_expires_at && <>expires <Time at={data.lease_expires_at} /></>],
               ["Progress", data.progress !== undefined && <Text>{typeof data.progress === "object" ? JSON.stringify(data.progress) : `${percent(data.progress)} ${data.progress_message ?? ""}`}</Text>],
               ["Workflow", workflow && <Link to={`/workflows/${seg(workflow)}`}>{workflow}</Link>],
+              ["Parent", data.parent && <><JobLink id={data.parent.job_id} /> <Text>{data.parent.name}</Text></>],
+              ["Code version", data.durable?.version],
+              ["Forgiven attempts", data.durable?.forgiven_attempts || ""],
+              ["Started over", data.durable?.epoch ? plural(data.durable.epoch, "time") : ""],
               ["Cron job", typeof cron === "string" && <Link to={`/cron/${seg(cron)}`}>{cron}</Link>],
             ]} />
           </Card>
@@ -95,12 +100,13 @@ export function JobPage({ name: id }: { name: string }) {
               ["Created", "created_at"], ["Scheduled for", "scheduled_at"], ["Available", "enqueued_at"], ["Started", "started_at"],
               ["Next attempt", "next_retry_at"], ["Finished", "completed_at"], ["Cancelled", "cancelled_at"], ["Expires", "expires_at"],
             ] as const).map(([label, field]) => [label, data[field] && <Time at={data[field]} />])} />
-            {data.started_at && data.enqueued_at && <p class="dim">Wait {duration(Date.parse(data.started_at) - Date.parse(data.enqueued_at))}{data.completed_at && <> · Run {duration(Date.parse(data.completed_at) - Date.parse(data.started_at))}</>}</p>}
+            {data.started_at && data.enqueued_at && data.started_at >= data.enqueued_at && <p class="dim">Wait {duration(Date.parse(data.started_at) - Date.parse(data.enqueued_at))}{data.completed_at && <> · Run {duration(Date.parse(data.completed_at) - Date.parse(data.started_at))}</>}</p>}
           </Card>
           <Card title="History">
             <Trouble read={history} />
             <When read={history}>{(past) => <Timeline events={past.events} errors={data.errors ?? []} approximate={past.approximate} />}</When>
           </Card>
+          {data.durable && <Durable job={data} final={FINAL.has(state)} again={() => { read.again(); history.again(); }} />}
           <JsonCard title="Arguments" value={data.args} />
           {data.meta && Object.keys(data.meta).length > 0 && <JsonCard title="Meta" value={data.meta} />}
           {data.result !== undefined && <JsonCard title="Result" value={data.result} />}
@@ -128,7 +134,8 @@ function Timeline({ events, errors, approximate }: { events: Json[]; errors: Jso
     return (
       <li key={event.id} data-bad={error ? "" : undefined}>
         <p>
-          <strong>{capital(`${event.data?.attempt ? `Attempt ${event.data.attempt} ` : ""}${EVENTS[event.event_type] ?? String(event.event_type).replace(/^job\./, "").replaceAll("_", " ")}`)}</strong>{" "}
+          <strong>{capital(`${event.data?.attempt ? `Attempt ${event.data.attempt} ` : ""}${event.data?.kind ? `${event.data.kind} ${event.data.status}` : EVENTS[event.event_type] ?? String(event.event_type).replace(/^job\./, "").replaceAll("_", " ")}`)}</strong>{" "}
+          {event.data?.name && <bdi class="mono">{event.data.name}</bdi>}{" "}
           {event.data?.to && <State of={event.data.to} />} <Time at={event.timestamp} />
           {took ? <span class="dim"> after {duration(took)}</span> : null}
           {event.actor?.id && event.actor.type !== "system" && <span class="dim"> by <bdi>{event.actor.id}</bdi></span>}

@@ -276,7 +276,8 @@ def _trim_sdk(packages: Path) -> None:
 def _compile(interpreter: Path | None, *paths: Path, strip: Path) -> None:
     if interpreter is None:
         return
-    command = [str(interpreter), "-I", "-m", "compileall", "-q", "-j", "0"]
+    # In one process: two processes write different bytes from one build to the next.
+    command = [str(interpreter), "-I", "-m", "compileall", "-q"]
     command += ["--invalidation-mode", "unchecked-hash", "-s", str(strip), "-p", TASK_ROOT]
     _run([*command, *map(str, paths)])
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
-from aws_cdk import Duration, Fn, Stack, Token
+import jsii
+from aws_cdk import Duration, Fn, IStableListProducer, Lazy, Stack, Token
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
@@ -59,7 +60,7 @@ from ojs_aws.cdk.parts.network import Network, endpoints
 from ojs_aws.cdk.parts.origin import origin_secret
 from ojs_aws.cdk.parts.outbox import After, Outbox, OutboxTable, check_outbox
 from ojs_aws.cdk.parts.private_api import PrivateApi
-from ojs_aws.cdk.parts.push import Queues, Target, prepare, target_of
+from ojs_aws.cdk.parts.push import Queues, Target, prepare, prove_function, target_of
 from ojs_aws.cdk.parts.realtime import Realtime
 from ojs_aws.cdk.parts.storage import Storage
 from ojs_aws.cdk.parts.stream import failure_queue, map_live, map_stream
@@ -84,6 +85,17 @@ _READ = ("jobs:read", "admin:read")
 _UNWATCHED = (DASHBOARD, NOTIFY, SOCKET, TICKET)
 # Lambda's default timeout.
 _LAMBDA_TIMEOUT = Duration.seconds(3)
+
+
+@jsii.implements(IStableListProducer)
+class _Names:
+    """Names that more are added to until synthesis."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+
+    def produce(self) -> list[str]:
+        return sorted({*self._names})
 
 
 class OpenJobSpec(Construct):
@@ -111,6 +123,8 @@ class OpenJobSpec(Construct):
     """Queue of webhooks. None with webhooks=false."""
     realtime: Realtime | None
     """WebSocket API. None with realtime=off."""
+    prove: lambda_.Function | None
+    """Function that `ojs-aws prove` pushes jobs to. None with prove=false."""
     pushed_to: dict[str, Sequence[Construct]]
     """Permission and configuration of each push target, by path of its function or alias."""
     functions: Mapping[str, lambda_.Function]
@@ -204,7 +218,7 @@ class OpenJobSpec(Construct):
         specs = {spec: self._function(spec) for spec in self._deployed()}
         self.functions = {spec.name: function for spec, function in specs.items()}
         others = [function for name, function in self.functions.items() if name != SETUP]
-        self._setup_step = set_up_first(self, self.functions[SETUP], others, self.storage.secret)
+        self._setup_step = set_up_first(self, self.functions[SETUP], others, self.storage, settings)
         self.api = self._entry(specs, vpc_endpoints)
         self.url = self.api.url
         _call_every_minute(self, self.functions["sweep"], by_name("sweep").description)
@@ -235,11 +249,18 @@ class OpenJobSpec(Construct):
             secrets = settings.authorizer == "keys" or settings.asks_for_origin
             endpoints(self, network, secrets=secrets, invokes=settings.push)
         self._declared: Declared | None = None
+        # The name and the queues of each role with grants, with authorizer=iam.
+        self._limits: dict[str, tuple[str, list[str] | None]] = {}
         self._rules = 0
         self._push_functions = list(settings.push_functions)
         self._egress_hosts = list(settings.egress_hosts)
         self.pushed_to = {}
+        # Queues of the key of each function with durable code.
+        self._durable: dict[str, list[str]] = {}
         self._workers: list[FargateWorker] = []
+        self.prove = prove_function(self, settings) if settings.prove else None
+        if self.prove is not None:
+            self._pushes_to(target_of(self, self.prove))
 
     def _deployed(self) -> Sequence[FunctionSpec]:
         settings = self.settings
@@ -331,20 +352,21 @@ class OpenJobSpec(Construct):
     ) -> Granted:
         """Grant a role the scopes `jobs:write` and `jobs:read`: enqueue, read, cancel, retry jobs.
 
-        With `authorizer=iam`, the grant is a policy for signed requests. With `authorizer=keys`, it
-        is an access key in a separate secret that the role can read.
+        With `authorizer=iam`, the grant is a policy for signed requests, and with `queues` also a
+        record of the role. With `authorizer=keys`, it is an access key in a separate secret that
+        the role can read.
 
         Args:
             grantee: Role, or a construct with a role.
-            queues: Queue names that the key is limited to. `*` at the end matches any text.
-                Requires `authorizer=keys`. Default: all queues.
+            queues: Queue names that the key or the role is limited to. `*` at the end matches any
+                text. Default: all queues.
 
         Returns:
             The grant, and with `authorizer=keys` the secret.
 
         Raises:
-            ValueError: `authorizer` is jwt, where the issuer grants scopes. Or `queues` is set with
-                `authorizer=iam`, because policies can't limit queues.
+            ValueError: `authorizer` is jwt, where the issuer grants scopes. Or with
+                `authorizer=iam`, an earlier grant of the role has other queues.
         """
         return self._grant(grantee, "produce", _PRODUCE, queues)
 
@@ -356,7 +378,7 @@ class OpenJobSpec(Construct):
 
         Args:
             grantee: Role, or a construct with a role.
-            queues: Queue names that the key is limited to. See `grant_produce`.
+            queues: Queue names that the key or the role is limited to. See `grant_produce`.
 
         Returns:
             The grant, and with `authorizer=keys` the secret.
@@ -374,7 +396,7 @@ class OpenJobSpec(Construct):
 
         Args:
             grantee: Role, or a construct with a role.
-            queues: Queue names that the key is limited to. See `grant_produce`.
+            queues: Queue names that the key or the role is limited to. See `grant_produce`.
 
         Returns:
             The grant, and with `authorizer=keys` the secret.
@@ -440,12 +462,8 @@ class OpenJobSpec(Construct):
                     f"grant_{what}: not supported with authorizer=jwt. Configure the issuer to"
                     f" grant the scopes {', '.join(scopes)}"
                 )
-            case "iam" if queues is not None:
-                raise ValueError(
-                    f"grant_{what}: queues requires authorizer=keys, because IAM policies can't"
-                    " limit queues. Omit queues to grant access to all queues"
-                )
             case "iam":
+                self._limit(grantee, what, scopes, queues)
                 return Granted(self.api.grant(grantee, scopes))
         node = getattr(grantee, "node", None)
         if node is None:
@@ -453,6 +471,34 @@ class OpenJobSpec(Construct):
         name = f"{node.path.replace('/', '-')}-{what}"
         secret = self.add_key(name, scopes=scopes, queues=queues)
         return Granted(let_read(secret, grantee, self.storage), secret)
+
+    def _limit(
+        self,
+        grantee: iam.IGrantable,
+        what: str,
+        scopes: Sequence[str],
+        queues: Sequence[str] | None,
+        name: str | None = None,
+    ) -> None:
+        """Declare the queues of a role that signs its requests. Policies can't limit queues."""
+        role = cast("iam.IRole", grantee.grant_principal)
+        arn = getattr(role, "role_arn", None)
+        if arn is None:
+            if queues is not None:
+                raise ValueError(f"grant_{what}: grantee must have a role if queues is set")
+            return
+        # The same role can be imported twice.
+        known = role.node.path if Token.is_unresolved(arn) else arn
+        own = name or role.node.path.replace("/", "-")
+        wanted = None if queues is None else sorted(set(queues))
+        name, limit = self._limits.setdefault(known, (own, wanted))
+        if limit != wanted:
+            raise ValueError(
+                f"grant_{what}: queues of {role.node.path} must be {limit or 'omitted'}, as in an"
+                f" earlier grant, but is {wanted}. A role has the same queues in all grants"
+            )
+        if queues is not None:
+            self.declared.role(name, arn, scopes=scopes, queues=queues)
 
     # --- workers ------------------------------------------------------------------------------
 
@@ -529,11 +575,9 @@ class OpenJobSpec(Construct):
             assert granted.secret is not None
             worker.show(granted.secret)
         else:
-            self.grant_work(worker.task_role)
             worker.container.add_environment("OJS_AUTH", "iam")
-            self.declared.role(
-                f"worker {name}", worker.task_role.role_arn, scopes=_WORK, queues=worker.queues
-            )
+            self._limit(worker.task_role, "work", _WORK, worker.queues, f"worker {name}")
+            self.grant_work(worker.task_role, queues=worker.queues)
         warn_of_spot(worker, place or TaskNetwork())
         self._workers.append(worker)
         self.functions["sweep"].add_environment("OJS_WORKER_GROUPS", groups_text(self._workers))
@@ -744,12 +788,17 @@ class OpenJobSpec(Construct):
         timeout: Duration | None = None,
         form: str | None = None,
         job_types: Sequence[str] | None = None,
+        durable: bool = False,
         config: Mapping[str, object] | None = None,
     ) -> None:
         """Push the jobs of these queues to a Lambda function, an alias, or a version.
 
         The function can send results to the queue of outcomes, and nothing else. If you remove the
         declaration, the delivery is deleted. Its jobs stay.
+
+        With `durable=True`, the function also gets the scope `work` for these queues, and the
+        variables that the library needs to store steps: `OJS_URL`, and `OJS_KEY_SECRET` or
+        `OJS_AUTH`.
 
         Args:
             function: Lambda function, alias, or version.
@@ -759,12 +808,15 @@ class OpenJobSpec(Construct):
             timeout: Maximum duration of one job. Default: the function's timeout.
             form: Format of the event: `direct`, `push`, or `sqs`.
             job_types: Job types to push. Default: all types.
+            durable: Whether the code of the jobs uses steps, sleeps, or signals.
             config: Other fields of the delivery (docs/push.md).
 
         Raises:
             ValueError: push=false, or `timeout` is shorter than the function's timeout. Or the
                 function is in another account or region, its role is unknown, or it has an
-                asynchronous invocation configuration.
+                asynchronous invocation configuration. Or `durable` is set, and the function is in
+                another stack or imported, or the deployment has `authorizer=jwt` or
+                `entry=function_url`.
         """
         if self.queues is None:
             raise ValueError("add_worker: requires push=true in the settings")
@@ -778,6 +830,7 @@ class OpenJobSpec(Construct):
                 f" ({own.to_human_string()}), but is {timeout.to_human_string()}"
             )
         timeout = timeout or own
+        granted = self._let_store(target, queues) if durable else ()
         self._deliver(
             name or queues[0],
             {
@@ -789,7 +842,7 @@ class OpenJobSpec(Construct):
                 "job_types": None if job_types is None else list(job_types),
             },
             config,
-            after=self._pushes_to(target),
+            after=[*self._pushes_to(target), *granted],
         )
 
     @names_construct
@@ -892,6 +945,39 @@ class OpenJobSpec(Construct):
             settings=self.settings,
         )
         return self.pushed_to[place]
+
+    def _let_store(self, target: Target, queues: Sequence[str]) -> Sequence[Construct]:
+        """Grant a function the scope `work` for these queues, and tell it the server.
+
+        Returns the constructs that must exist before a job is pushed. Raises ValueError.
+        """
+        function = target.function
+        if not isinstance(function, lambda_.Function) or Stack.of(function) is not Stack.of(self):
+            raise ValueError(
+                f"durable: {function.node.path} must be a function of the stack of"
+                f" {self.node.path}, because its variables refer to the backend. Otherwise set"
+                " them yourself (docs/construct.md)"
+            )
+        if self.settings.entry == "function_url":
+            raise ValueError(
+                "durable: not supported with entry=function_url, whose URL depends on the"
+                " functions that it pushes to"
+            )
+        if (known := self._durable.get(function.node.path)) is not None:
+            known += queues
+            return ()
+        keys = self.settings.authorizer == "keys"
+        known = self._durable[function.node.path] = [*queues]
+        limit = Lazy.list(_Names(known)) if keys else None
+        granted = self.grant_work(function, queues=limit)
+        function.add_environment("OJS_URL", self.url)
+        if granted.secret is None:
+            function.add_environment("OJS_AUTH", "iam")
+            return ()
+        function.add_environment("OJS_KEY_SECRET", granted.secret.secret_arn)
+        # The secret has no key before.
+        inside = granted.secret.node.scope
+        return () if inside is None else [cast("Construct", inside)]
 
     # --- SQS bridges --------------------------------------------------------------------------
 

@@ -134,6 +134,9 @@ _WORK = Access(
 )
 # The index for dead letters of all queues, and for bulk operations.
 _WORK_AND_EXPIRY = replace(_WORK, indexes={"work": _QUERY, "expiry": _QUERY})
+# The table actions of functions that suspend jobs, or delete their steps. A transaction checks that
+# what a job waits for has not happened.
+_SUSPENDS = _WORK.table | {"ConditionCheckItem"}
 
 # Functions that process requests check whether the distribution forwarded them.
 _READS_SECRET = frozenset({"GetSecretValue"})
@@ -145,7 +148,7 @@ _KEYS = "A|*"
 def _pushing(consumed: str, sends: Mapping[str, frozenset[str]] = _PUSHES) -> Access:
     """Return the permissions of a function that reads this queue and pushes jobs."""
     queues = {**sends, consumed: QUEUE_SOURCE | sends.get(consumed, frozenset())}
-    return replace(_WORK, queues=queues, targets=_INVOKES)
+    return replace(_WORK, table=_SUSPENDS, queues=queues, targets=_INVOKES)
 
 
 # Items of connections and subscribers, and the jobs that they name.
@@ -160,14 +163,14 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         description="Jobs API: enqueue, read, list, cancel, progress, results, and bulk operations",
         routes=("/ojs/v1/jobs", "/ojs/v1/jobs/{proxy+}"),
         timeout_s=HTTP_TIMEOUT_S,
-        access=replace(_WORK_AND_EXPIRY, origin=_READS_SECRET),
+        access=replace(_WORK_AND_EXPIRY, table=_SUSPENDS, origin=_READS_SECRET),
     ),
     FunctionSpec(
         name="workers",
         description="Workers API: fetch, ack, nack, heartbeat, and registration",
         routes=("/ojs/v1/workers", "/ojs/v1/workers/{proxy+}"),
         timeout_s=HTTP_TIMEOUT_S,
-        access=replace(_WORK, origin=_READS_SECRET),
+        access=replace(_WORK, table=_SUSPENDS, origin=_READS_SECRET),
     ),
     FunctionSpec(
         name="admin",
@@ -310,7 +313,7 @@ _API = FunctionSpec(
     description="Complete API: jobs, workers, queues, dead letters, and administration",
     routes=(DEFAULT_ROUTE,),
     timeout_s=HTTP_TIMEOUT_S,
-    access=replace(_WORK_AND_EXPIRY, targets=_INVOKES, webhooks=_SENDS),
+    access=replace(_WORK_AND_EXPIRY, table=_SUSPENDS, targets=_INVOKES, webhooks=_SENDS),
 )
 
 # Created if a CDK app declares resources. Same permissions as admin, without test calls.

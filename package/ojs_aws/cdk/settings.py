@@ -84,6 +84,10 @@ _PART = r"[A-Za-z_][A-Za-z0-9_]*"
 _MiddlewareName = Annotated[str, StringConstraints(pattern=rf"^{_PART}(\.{_PART})*:{_PART}$")]
 
 
+# Settings that `ojs_aws.cdk.local` forces. None: the default.
+FORCED: dict[str, Any] = {}
+
+
 class DeploymentSettings(BaseModel):
     """Settings of one deployment. Each field is a CDK context key with the same name."""
 
@@ -95,6 +99,9 @@ class DeploymentSettings(BaseModel):
     """Whether the table, bucket, keys, and logs are retained or destroyed with their stack."""
     deletion_protection: bool = True
     """Protects the table and its stack against deletion."""
+    replace_table: str = Field("", pattern=r"^([A-Za-z0-9_.-]{3,255})?$")
+    """Name of the table that a new, empty one replaces. A deployment that would replace a table
+    fails without this setting."""
     log_retention_days: int = 30
     """Retention of logs in days."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
@@ -245,6 +252,9 @@ class DeploymentSettings(BaseModel):
     push_concurrency: int = Field(20, ge=2, le=1_000)
     """push: maximum concurrency of each of the functions dispatch, sender, and outcomes. A sender
     waits for one endpoint. The others process up to 10 messages at a time."""
+    prove: bool = False
+    """push: adds a function that `ojs-aws prove` pushes jobs to, to verify their outcomes. It costs
+    nothing while no jobs are pushed to it."""
     bus_types: Annotated[tuple[_EventPattern, ...], _Listed] = ()
     """Event types for the event bus in addition to operational ones, for example job.completed or
     job.*. On the command line separated by commas."""
@@ -301,6 +311,14 @@ class DeploymentSettings(BaseModel):
     """Email address that receives alarms, through a topic of the deployment. Empty: no email."""
     alarm_topic_arn: str = Field("", pattern=r"^(arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:\S+)?$")
     """Existing SNS topic that receives alarms. Empty: none."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _forced(cls, chosen: Any) -> Any:
+        """Apply the settings of the local cloud emulator."""
+        if not FORCED:
+            return chosen
+        return {name: each for name, each in {**chosen, **FORCED}.items() if each is not None}
 
     @model_validator(mode="before")
     @classmethod
@@ -390,6 +408,7 @@ class DeploymentSettings(BaseModel):
                 self.egress_hosts and not (self.push or self.webhooks),
                 "requires push=true or webhooks=true",
             ),
+            ("prove", self.prove and not self.push, "requires push=true"),
             *(
                 (name, name in chosen and not self.push, "requires push=true")
                 for name in ("push_concurrency", "alarm_push_age_s")

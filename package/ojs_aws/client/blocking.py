@@ -271,14 +271,22 @@ def needs_tls(root: str) -> bool:
 def signer(key: str | None, iam: bool | Signer | None) -> Signer | None:
     """Return the request signer, or None if requests are not signed.
 
-    `iam` selects signing. Without `iam` and `key`, `OJS_AUTH=iam` selects it.
+    `iam` selects signing. Without `iam` and `key`, `OJS_AUTH=iam` selects it. Without all of them
+    and `OJS_KEY`, requests have the access key of the secret `OJS_KEY_SECRET`.
 
     Raises:
         ValueError: Both `key` and `iam` are set.
     """
     if iam and key:
         raise ValueError("key can't be combined with iam. Pass one of them")
-    if not (iam or (iam is None and not key and os.environ.get("OJS_AUTH") == "iam")):
+    if iam is None and not key:
+        iam = os.environ.get("OJS_AUTH") == "iam"
+        secret = os.environ.get("OJS_KEY_SECRET")
+        if secret and not iam and not os.environ.get("OJS_KEY"):
+            from ojs_aws.client.signing import SecretKey
+
+            return SecretKey(secret)
+    if not iam:
         return None
     from ojs_aws.client.signing import Signer
 

@@ -1156,26 +1156,6 @@ class Generated:
 
     @Method
     @staticmethod
-    def send_signal(job_id: str, signal: str, **body: Any) -> Call[Answer]:
-        """Send a signal that a job waits for, or will wait for.
-
-        Args:
-            job_id: ID of the job.
-            signal: Name of the signal.
-            **body: Fields of the request: `data`.
-
-        Returns:
-            The JSON object of the response.
-
-        Raises:
-            ApiError: The server rejected the request.
-        """
-        return Call(
-            "POST", place("jobs/{}/signals/{}", job_id, signal), json_object, body, repeatable=False
-        )
-
-    @Method
-    @staticmethod
     def set_queue_limits(name: str, **body: Any) -> Call[Answer]:
         """Set a queue's own limits.
 

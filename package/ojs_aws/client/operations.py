@@ -475,6 +475,32 @@ def get_result(job_id: str, *, wait_s: float = 0) -> Call[Answer]:
     )  # fmt: skip
 
 
+def send_signal(
+    job_id: str, name: str, data: Any = None, *, idempotency_key: str | None = None
+) -> Call[Answer]:
+    """Send a signal that a job waits for, or will wait for.
+
+    Args:
+        job_id: ID of the job.
+        name: Name of the signal.
+        data: JSON value of at most 64 KiB. Default: none.
+        idempotency_key: Makes retries safe across restarts of the calling process. Default:
+            generated, so that the call is safe to retry.
+
+    Returns:
+        As a client method: `sent_at` and `woken` in a JSON object. As a function: the unsent
+        request (`Call`).
+
+    Raises:
+        NotFound: The job doesn't exist.
+        Duplicate: The signal was sent before.
+        Conflict: The job is in a final state, or its wait for the signal has ended.
+    """
+    headers = {"Idempotency-Key": idempotency_key or uuid7()}
+    path = place("jobs/{}/signals/{}", job_id, name)
+    return Call("POST", path, json_object, {"data": data}, headers=headers)
+
+
 def job_history(
     job_id: str, *, limit: int | None = None, cursor: str | None = None
 ) -> Call[Answer]:

@@ -26,7 +26,7 @@ from ojs_aws.worker.outbox import Batch, Report
 from ojs_aws.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from ojs_aws.typed.job_type import JobType
+    from ojs_aws.typed.job_type import JobHandle, JobType
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,12 +62,14 @@ class Performed:
         ok: Whether the handler completed.
         result: Result of the handler, or None.
         error: Error of the job, or None.
+        state: `completed`, `failed`, or `suspended`.
     """
 
     job: Job
     ok: bool
     result: Any = None
     error: Mapping[str, Any] | None = None
+    state: str = "completed"
 
 
 def find_server(start: Path) -> Path:
@@ -248,7 +250,9 @@ class OjsServer:
                 ending = worker.perform(job)
                 entry = ending.entry
                 ok = ending.how == "acks"
-                performed.append(Performed(job, ok, entry.get("result"), entry.get("error")))
+                state = "completed" if ok else "suspended" if "suspend" in entry else "failed"
+                error = entry.get("error")
+                performed.append(Performed(job, ok, entry.get("result"), error, state))
                 reports.append(Report(Lease(job, None), ending))
 
     @contextmanager
@@ -301,6 +305,38 @@ class OjsServer:
         if not ran[-1].ok:
             raise JobError(handle.id, self.client.get_job(handle.id).state, ran[-1].error)
         return job.read_result(ran[-1].result)
+
+    def signal(self, job: JobHandle[Any] | Job | str, name: str, data: Any = None) -> bool:
+        """Send a signal to a job.
+
+        Args:
+            job: The job, or its ID.
+            name: Name of the signal.
+            data: JSON value of at most 64 KiB.
+
+        Returns:
+            Whether the job waited for it, and is available now.
+        """
+        woken: bool = self.client.send_signal(_id_of(job), name, data)["woken"]
+        return woken
+
+    def steps(self, job: JobHandle[Any] | Job | str) -> list[dict[str, Any]]:
+        """Return the stored outcomes of a job's steps, signals, and child jobs.
+
+        Args:
+            job: The job, or its ID.
+
+        Returns:
+            The outcomes as the API returns them, for example with `name`, `status`, and `result`.
+        """
+        found: list[dict[str, Any]] = []
+        cursor: dict[str, str] = {}
+        while True:
+            page = self.client.list_steps(_id_of(job), **cursor)
+            found += page["steps"]
+            if (after := page["pagination"].get("next_cursor")) is None:
+                return found
+            cursor = {"cursor": after}
 
     def enqueued(
         self, type: str | None = None, *, queue: str | None = None, state: str | None = None  # noqa: A002
@@ -378,3 +414,7 @@ class OjsServer:
         """
         if found := self.enqueued(type, **filters):
             raise AssertionError(f"{len(found)} jobs of type {type} exist: {found[0]}")
+
+
+def _id_of(job: JobHandle[Any] | Job | str) -> str:
+    return job if isinstance(job, str) else job.id

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from ojs_aws.client import operations
 from ojs_aws.client.call import Answer, Call
 from ojs_aws.client.job import FINAL_STATES, Job
 from ojs_aws.client.operations import JobRequest
 from ojs_aws.errors import JobError, WaitTimeout
+from ojs_aws.hints import hint
 from ojs_aws.typed.clients import DEFAULT, Clients
 from ojs_aws.typed.options import OF_REQUESTS, CallOptions, checked, request_fields
 from ojs_aws.typed.signature import InvalidArguments, Signature
@@ -28,17 +29,14 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)  # steps of different results fit into one list
+A = TypeVar("A")
+B = TypeVar("B")
+A_contra = TypeVar("A_contra", contravariant=True)
+B_contra = TypeVar("B_contra", contravariant=True)
 Trigger = Literal["all_succeeded", "all_done", "any_failed"]
 
 MAX_MAPPED = 10_000
 _BATCH = 1_000
-# What replaces the names of Celery and Dramatiq.
-_ELSEWHERE = {
-    "apply_async": "options(…).enqueue(…)",
-    "send": "enqueue(…)",
-    "s": "job(…)",
-    "si": "job(…)",
-}
 
 
 class JobHandle(Generic[R]):
@@ -173,6 +171,15 @@ class Registry:
         self.clients.bind(client)
 
 
+# Type checkers find the types of one or two arguments of `map` by these calls.
+class _Of1(Protocol[A_contra, R_co]):
+    def job(self, a: A_contra, /) -> JobCall[R_co]: ...
+
+
+class _Of2(Protocol[A_contra, B_contra, R_co]):
+    def job(self, a: A_contra, b: B_contra, /) -> JobCall[R_co]: ...
+
+
 class JobType(Generic[P, R]):
     """A job type with its function. `@worker.job` and `@jobs.job` return it.
 
@@ -182,6 +189,7 @@ class JobType(Generic[P, R]):
         name: The job type.
         jobs: Where it was declared.
         queue: Queue of its jobs. None: `default`.
+        version: Version of its code.
     """
 
     def __init__(
@@ -196,12 +204,22 @@ class JobType(Generic[P, R]):
         self.jobs = jobs
         self.signature = signature
         self._options = dict(options)
+        self.version: int = self._options.pop("version", 1)
         self.queue: str | None = self._options.get("queue")
         functools.update_wrapper(self, function)
         self.function = function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself, with its context if it has one. No job is enqueued."""
+        """Call the function itself, with its context if it has one. No job is enqueued.
+
+        Raises:
+            TypeError: A resource is missing.
+        """
+        if lacks := [f"{each}=…" for each in self.signature.resources if each not in kwargs]:
+            raise TypeError(
+                f"{self.name}() is called directly, so pass its resources:"
+                f" {', '.join(lacks)}. A worker fills them only for jobs"
+            )
         return self.function(*args, **kwargs)
 
     def __reduce__(self) -> str:
@@ -211,8 +229,9 @@ class JobType(Generic[P, R]):
     if not TYPE_CHECKING:  # type checkers report an unknown attribute
 
         def __getattr__(self, name: str) -> Any:
-            use = f". Use {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
-            raise AttributeError(f"{self.__qualname__} is a job type without {name!r}{use}")
+            known = [each for each in dir(JobType) if each[0] != "_"]
+            use = hint("JobType", name, known) if name[0] != "_" else ""
+            raise AttributeError(f"{self.__qualname__} is a job type without {name!r}.{use}")
 
     def __repr__(self) -> str:
         return f"<JobType {self.signature}>"
@@ -230,9 +249,8 @@ class JobType(Generic[P, R]):
             TypeError: An option is unknown, or has the wrong class.
         """
         more = checked(f"{self.name}.options()", options, CallOptions)
-        return JobType(
-            self.name, self.function, self.jobs, {**self._options, **more}, self.signature
-        )
+        all_ = {"version": self.version, **self._options, **more}
+        return JobType(self.name, self.function, self.jobs, all_, self.signature)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Enqueue one job.
@@ -259,7 +277,15 @@ class JobType(Generic[P, R]):
         call = operations.enqueue_job(**self._fields("aenqueue", args, kwargs))
         return JobHandle(await self.jobs.clients.arun(call), self)
 
-    def map(self, *columns: Iterable[Any]) -> list[JobHandle[R]]:
+    @overload
+    def map(self: _Of1[A, R], a: Iterable[A], /) -> list[JobHandle[R]]: ...
+    @overload
+    def map(self: _Of2[A, B, R], a: Iterable[A], b: Iterable[B], /) -> list[JobHandle[R]]: ...
+    @overload
+    def map(
+        self, a: Iterable[Any], b: Iterable[Any], c: Iterable[Any], /, *more: Iterable[Any]
+    ) -> list[JobHandle[R]]: ...
+    def map(self, *columns: Iterable[Any]) -> list[JobHandle[Any]]:
         """Enqueue a job for each item, as the function `map`: in atomic batches of 1,000.
 
         Args:
@@ -276,7 +302,17 @@ class JobType(Generic[P, R]):
         stored = [self.jobs.clients.run(call) for call in self._batches(columns)]
         return [JobHandle(job, self) for jobs in stored for job in jobs]
 
-    async def amap(self, *columns: Iterable[Any]) -> list[JobHandle[R]]:
+    @overload
+    async def amap(self: _Of1[A, R], a: Iterable[A], /) -> list[JobHandle[R]]: ...
+    @overload
+    async def amap(
+        self: _Of2[A, B, R], a: Iterable[A], b: Iterable[B], /
+    ) -> list[JobHandle[R]]: ...
+    @overload
+    async def amap(
+        self, a: Iterable[Any], b: Iterable[Any], c: Iterable[Any], /, *more: Iterable[Any]
+    ) -> list[JobHandle[R]]: ...
+    async def amap(self, *columns: Iterable[Any]) -> list[JobHandle[Any]]:
         """Enqueue a job for each item without blocking the event loop, as `map`."""
         stored = [await self.jobs.clients.arun(call) for call in self._batches(columns)]
         return [JobHandle(job, self) for jobs in stored for job in jobs]
@@ -299,6 +335,31 @@ class JobType(Generic[P, R]):
         if request := OF_REQUESTS & fields.keys():
             raise TypeError(f"{self.name}.job(): a step can't have the option {min(request)!r}")
         return JobCall(self, JobRequest(**fields))
+
+    def try_out(
+        self, *args: Any, steps: Mapping[str, Any] | None = None,
+        signals: Mapping[str, Any] | None = None, **kwargs: Any,
+    ) -> R:  # fmt: skip
+        """Run the durable function without a server, for a unit test. Sleeps take no time.
+
+        Args:
+            *args: Arguments of the function, without its context.
+            steps: Results of steps and child jobs by name, or the exceptions that they fail with.
+                Other steps run.
+            signals: Data of signals by name. The wait for another one returns None.
+            **kwargs: Arguments by name, and resources.
+
+        Returns:
+            What the function returned.
+
+        Raises:
+            StepFailed: A step failed, and the function doesn't catch it.
+            LookupError: The result of a child job is missing in `steps`.
+        """
+        from ojs_aws.typed.trial import try_out
+
+        found: R = try_out(self, args, kwargs, steps or {}, signals or {})
+        return found
 
     def read_result(self, value: Any) -> R:
         """Convert a result from JSON. Raises ValueError if it doesn't fit the annotation."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from ojs_aws.typed.clients import DEFAULT, Clients
 from ojs_aws.typed.job_type import JobType, Registry
-from ojs_aws.typed.options import JobOptions, checked
+from ojs_aws.typed.options import DeclaredOptions, JobOptions, checked
 from ojs_aws.typed.performer import serve
 from ojs_aws.typed.signature import Signature
 from ojs_aws.worker.context import AsyncJobContext, JobContext
@@ -79,7 +79,7 @@ class Jobs(Registry):
         super().__init__()
         self._options = checked("Jobs()", options, JobOptions)
 
-    def job(self, name: str | None = None, **options: Unpack[JobOptions]) -> Declaration:
+    def job(self, name: str | None = None, **options: Unpack[DeclaredOptions]) -> Declaration:
         """Decorator that makes a function or coroutine function a job type.
 
         A first parameter with the annotation JobContext or AsyncJobContext gets the context. The
@@ -99,7 +99,9 @@ class Jobs(Registry):
         """
         if callable(name):
             raise TypeError("job() needs parentheses: write @worker.job() above the function")
-        own = checked(f"job({name!r})", options, JobOptions)
+        own = checked(f"job({name!r})", options, DeclaredOptions)
+        if own.get("version", 1) < 1:
+            raise TypeError(f"job({name!r}): version must be 1 or more, but is {own['version']}")
         return Declaration(self, name, {**self._options, **own})
 
     def use(self, clients: Clients) -> None:

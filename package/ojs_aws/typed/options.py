@@ -5,13 +5,23 @@ from __future__ import annotations
 import math
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from typing import Any, Literal, TypedDict, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    TypedDict,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from ojs_aws.client.operations import Moment
+from ojs_aws.hints import REPLACED, hint
 from ojs_aws.typed.plain import iso_duration
 
 Duration = Union[str, timedelta]
@@ -20,13 +30,19 @@ States = Literal[
     "discarded",
 ]  # fmt: skip
 # Durations that the server reads.
-_DURATION = re.compile(
+ISO_DURATION = re.compile(
     r"P(?=.)(\d+(\.\d+)?W|(\d+(\.\d+)?D)?(T(?=.)(\d+(\.\d+)?H)?(\d+(\.\d+)?M)?(\d+(\.\d+)?S)?)?)"
 )
 _hints = cache(get_type_hints)
 
 
 class _Option:
+    if not TYPE_CHECKING:  # type checkers read `__init__`
+
+        def __new__(cls, *_: Any, **options: Any) -> _Option:  # noqa: PYI034 - Python 3.10
+            _known(f"{cls.__name__}()", cls.__name__, options, cls.__dataclass_fields__)
+            return super().__new__(cls)
+
     def __post_init__(self) -> None:
         given = {name: value for name, value in vars(self).items() if value is not None}
         called = f"{type(self).__name__}()"
@@ -146,6 +162,12 @@ class JobOptions(TypedDict, total=False):
     options: Mapping[str, Any]
 
 
+class DeclaredOptions(JobOptions, total=False):
+    """Options of one job type. `version` is that of its code, 1 or more. Default: 1."""
+
+    version: int
+
+
 class CallOptions(JobOptions, total=False):
     """Options of one call, as in `Client.enqueue`."""
 
@@ -169,7 +191,7 @@ def _misfit(value: Any, hint: Any) -> str | None:
     if kind in (Union, types.UnionType):
         some = [each for each in inner if each is not type(None)]
         if timedelta in inner:
-            if isinstance(value, str) and _DURATION.fullmatch(value):
+            if isinstance(value, str) and ISO_DURATION.fullmatch(value):
                 return None
             some.remove(str)
         found = [_misfit(value, each) for each in some]
@@ -192,13 +214,31 @@ def _misfit(value: Any, hint: Any) -> str | None:
     return None if fits else name
 
 
+def of_a_call(name: str) -> str:
+    """Return the sentence that follows the name of an option of one call, or ""."""
+    option = REPLACED["options"].get(name, name)
+    value = "" if "=" in option else "=…"
+    known = option.partition("=")[0] in CallOptions.__annotations__
+    return f" Use .options({option}{value})." if known else ""
+
+
+def _known(called: str, place: str, options: Iterable[str], known: Collection[str]) -> None:
+    """Raise TypeError for the first option that is unknown."""
+    for name in options:
+        if name not in known:
+            used = REPLACED["options"].get(name, name).partition("=")[0]
+            meant = of_a_call(name) if place == "options" and used not in known else ""
+            raise TypeError(
+                f"{called}: unknown option {name!r}.{meant or hint(place, name, known)}"
+                f" Options are {', '.join(sorted(known))}"
+            )
+
+
 def checked(called: str, options: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """Return options that fit the annotations of a class. Raises TypeError for another one."""
     hints = _hints(kind)
+    _known(called, "options", options, hints)
     for name, value in options.items():
-        if name not in hints:
-            known = ", ".join(sorted(hints))
-            raise TypeError(f"{called}: unknown option {name!r}. Options are {known}")
         if expected := _misfit(value, hints[name]):
             raise TypeError(f"{called}: {name} must be {expected}, but is {value!r:.100}")
     return dict(options)

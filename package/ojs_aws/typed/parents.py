@@ -26,7 +26,7 @@ class Reference(Protocol[R_co]):
     name: str
 
     def read_result(self, value: Any) -> R_co:
-        """Convert a result from JSON."""
+        """Convert a result from JSON. Raises Refused."""
 
 
 class Parents:

@@ -77,6 +77,7 @@ class Performer:
 
     def _args(self, context: JobContext) -> list[Any]:
         signature, context.clients = self.job_type.signature, self.job_type.jobs.clients
+        context.code_version = self.job_type.version
         try:
             args = signature.load(context.args)
         except InvalidArguments as error:

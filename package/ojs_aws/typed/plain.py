@@ -75,7 +75,8 @@ def _aware(value: datetime) -> datetime:
     return value
 
 
-def _moment(text: str) -> datetime:
+def read_moment(text: str) -> datetime:
+    """Read a time in ISO 8601. Raises ValueError if it has no time zone."""
     # Python 3.10 doesn't read the zone Z.
     return _aware(datetime.fromisoformat(re.sub("[Zz]$", "+00:00", text)))
 
@@ -119,7 +120,10 @@ _SCALARS: Mapping[Any, Convert] = {
     str: _scalar(str, str),
     UUID: _scalar(UUID, str, UUID),
     datetime: _scalar(
-        datetime, lambda value: _aware(value).isoformat(), _moment, "a datetime with a time zone"
+        datetime,
+        lambda value: _aware(value).isoformat(),
+        read_moment,
+        "a datetime with a time zone",
     ),
     date: _scalar(date, date.isoformat, date.fromisoformat),
     timedelta: _scalar(timedelta, iso_duration, _duration),

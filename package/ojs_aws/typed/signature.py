@@ -8,6 +8,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any, get_args, get_type_hints
 
+from ojs_aws.hints import hint
+from ojs_aws.typed.options import of_a_call
 from ojs_aws.typed.plain import Convert, Refused, at
 from ojs_aws.worker.context import JobContext
 
@@ -41,6 +43,11 @@ def _converters() -> Callable[[Any], Convert]:
         module = import_module("ojs_aws.typed.plain")
     found: Callable[[Any], Convert] = module.converter
     return found
+
+
+def converter(hint: Any) -> Convert:
+    """Return the conversion for an annotation. Raises an exception if it isn't supported."""
+    return _converters()(hint)
 
 
 def _has_bytes(hint: Any) -> bool:
@@ -90,7 +97,7 @@ class Signature:
         self._signature = signature.replace(parameters=carried, return_annotation=signature.empty)
         result = hints.get("return", Any) if result is None and self._class is None else result
         try:
-            self._result = _converters()(result)
+            self._result = converter(result)
         except Exception as error:
             raise TypeError(f"{self.where}: the result: {error}") from error
 
@@ -108,7 +115,7 @@ class Signature:
         if _has_bytes(hint):
             raise self._misuse(each, "must not contain bytes. Use str, for example base64")
         try:
-            convert = self._converters[each.name] = _converters()(hint)
+            convert = self._converters[each.name] = converter(hint)
         except Exception as error:  # pydantic has several
             raise self._misuse(each, f"can't be converted: {error}") from error
         if each.default is not each.empty and self._class is None:
@@ -128,6 +135,11 @@ class Signature:
         Raises:
             InvalidArguments: An argument is missing or unknown.
         """
+        for name in kwargs:
+            if name not in self._signature.parameters:
+                raise InvalidArguments(
+                    f"{called}: unknown argument {name!r}.{self._meant(name)} Expected is {self}"
+                )
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -140,6 +152,12 @@ class Signature:
         except (TypeError, ValueError) as error:
             raise InvalidArguments(f"{called}: {error}") from None
         return {name: getattr(made, name) for name in self._converters}
+
+    def _meant(self, name: str) -> str:
+        """Return the sentence about an unknown argument, or ""."""
+        if name in self.resources:
+            return " The worker fills this resource."
+        return of_a_call(name) or hint("arguments", name, self._signature.parameters)
 
     def dump(self, called: str, arguments: Mapping[str, Any]) -> list[Any]:
         """Return the `args` of a job. Raises InvalidArguments for an argument of a wrong type."""

@@ -22,7 +22,7 @@ from ojs_aws import tracing
 from ojs_aws.client.call import Call, json_object, place
 from ojs_aws.client.exchange import RetryPolicy
 from ojs_aws.client.job import Job
-from ojs_aws.errors import OjsError
+from ojs_aws.errors import ApiError, OjsError
 from ojs_aws.worker.context import JobContext
 from ojs_aws.worker.handlers import Ending, failure
 
@@ -47,6 +47,7 @@ def lambda_handler(
     *,
     signing_secrets: Sequence[str] | str | None = None,
     url: str | None = None,
+    reserve_s: float = 30.0,
     clock: Callable[[], float] = time.time,
 ) -> Callable[[Any, Any], Answer]:
     """Create a Lambda function from the handlers of a worker.
@@ -61,6 +62,9 @@ def lambda_handler(
         url: Endpoint URL of the delivery, which the signature covers. Set it if a proxy in front of
             the function changes the host or the path. Default: `OJS_ENDPOINT_URL`, otherwise the
             URL of the request.
+        reserve_s: Durable code starts a step only if this time in seconds is left before Lambda's
+            timeout. Otherwise the job continues in another invocation. Set it to the duration of
+            the longest step. If the invocation is shorter, half of it counts. Default: 30.
         clock: Current time in seconds since the epoch, for tests.
 
     Returns:
@@ -74,7 +78,8 @@ def lambda_handler(
     given = [signing_secrets] if isinstance(signing_secrets, str) else list(signing_secrets)
     url = os.environ.get("OJS_ENDPOINT_URL") if url is None else url
     place = _place(url) if url else None
-    return _LambdaFunction(worker, [each for each in given if each], place, clock)
+    secrets = [each for each in given if each]
+    return _LambdaFunction(worker, secrets, place, clock, reserve_s)
 
 
 class _Malformed(ValueError):
@@ -83,17 +88,21 @@ class _Malformed(ValueError):
 
 class _LambdaFunction:
     def __init__(
-        self, worker: Worker, secrets: list[str], url: str | None, clock: Callable[[], float]
-    ) -> None:
+        self, worker: Worker, secrets: list[str], url: str | None, clock: Callable[[], float],
+        reserve_s: float,
+    ) -> None:  # fmt: skip
         self._worker = worker
         self._secrets = secrets
         self._url = url
         self._clock = clock
+        self._reserve_s = reserve_s
+        self._whole_s = 0.0
         # True until the first event of this process is processed, which Lambda started it for.
         self._cold = True
 
     def __call__(self, event: Any, context: Any = None) -> Answer:
         """Process an event. Returns the response in the format of the sender."""
+        self._whole_s = _left_s(context) or 0.0
         try:
             return self._answered(event, context)
         finally:
@@ -135,7 +144,11 @@ class _LambdaFunction:
                 logger.warning("Message rejected: %s has no valid job: %s", name, error)
                 failed.append(name)
                 continue
-            if self._done(job, str(shown.get("worker_id") or ""), context).how != "acks":
+            worker_id = str(shown.get("worker_id") or "")
+            ending = self._done(job, worker_id, context)
+            if "suspend" in ending.entry:
+                ending = self._suspended(job, worker_id, ending)
+            if ending.how != "acks":
                 failed.append(name)
         return {"batchItemFailures": [{"itemIdentifier": name} for name in failed]}
 
@@ -197,17 +210,44 @@ class _LambdaFunction:
 
     def _done(self, job: Job, worker_id: str, context: Any) -> Ending:
         """Run the handler of a job. Returns its outcome."""
-        left = getattr(context, "get_remaining_time_in_millis", None)
-        within_s = None if left is None else left() / 1_000 - _SPARE_S
+        within_s = _left_s(context)
         began = time.monotonic()
         if within_s is not None and within_s <= 0:
             # The earlier jobs of the batch used all of the available time.
             ending = failure("timeout", "The invocation had no time left.", kind="TimeoutError")
         else:
             tell = _Progress(self._worker, job.id, worker_id)
-            ending = self._worker.perform(JobContext(job, tell), within_s=within_s)
+            shown = JobContext(job, tell)
+            if within_s is not None:
+                fits = self._reserve_s < self._whole_s
+                reserve_s = self._reserve_s if fits else self._whole_s / 2
+                shown.start_until = began + within_s - reserve_s
+            ending = self._worker.perform(shown, within_s=within_s)
         _log(job, ending, time.monotonic() - began, cold_start=self._cold)
         return ending
+
+    def _suspended(self, job: Job, worker_id: str, ending: Ending) -> Ending:
+        """Suspend a job of an SQS message, whose response can't do that. Return its outcome.
+
+        The message succeeds then: its ack is late, so the server ignores it.
+        """
+        named = {"job_id": job.id, "lease_token": job.lease_token, "worker_id": worker_id}
+        body = {name: value for name, value in named.items() if value} | ending.entry
+        try:
+            if (server := self._worker.server) is None:
+                return ending
+            server.run(Call("POST", "workers/nack", json_object, body))
+        except OjsError as error:
+            if not (isinstance(error, ApiError) and error.status in (404, 409)):
+                logger.warning("Suspension failed: %s %s: %s", job.type, job.id, error)
+                return ending
+        return Ending("acks")
+
+
+def _left_s(context: Any) -> float | None:
+    """Return the time in seconds for handlers before Lambda's timeout, or None without one."""
+    left = getattr(context, "get_remaining_time_in_millis", None)
+    return None if left is None else left() / 1_000 - _SPARE_S
 
 
 class _Progress:
@@ -292,6 +332,8 @@ def _answer(job_id: str, ending: Ending) -> Answer:
     named = {"job_id": job_id} if job_id else {}
     if ending.how == "acks":
         return {"status": "completed", **named, **ending.entry}
+    if "suspend" in ending.entry:
+        return {"status": "suspended", **named, **ending.entry}
     error = ending.entry.get("error")
     if error is None:
         error = failure("job_cancelled", "The handler was stopped.").entry["error"]
@@ -321,6 +363,9 @@ def _log(job: Job, ending: Ending, lasted_s: float, *, cold_start: bool) -> None
     if ending.how == "acks":
         extra = facts | {"state": "completed"}
         logger.info("Job completed: %s %s", job.type, job.id, extra=extra)
+    elif "suspend" in ending.entry:
+        extra = facts | {"state": "suspended"}
+        logger.info("Job suspended: %s %s", job.type, job.id, extra=extra)
     else:
         error = ending.entry.get("error", {})
         extra = facts | {"error_code": error.get("code")}

@@ -166,7 +166,7 @@ class Handlers:
     def prepare(self, run: Callable[[Coroutine[Any, Any, Any]], Any] | None = None) -> None:
         """Make the resources of typed jobs, if there are any. `run` runs a coroutine.
 
-        Raises ValueError if a resource is unknown.
+        Raises Misconfigured if a resource is unknown.
         """
         if self.resources is not None:
             import atexit
@@ -194,23 +194,27 @@ class Handlers:
 
     def call(self, job: JobContext) -> Ending:
         """Run the handler of a job in this thread. Return its outcome. Catches every exception."""
+        caught: BaseException | None = None
         try:
             with _around(job):
-                return done(self._wrapped(job.job.type, asynchronous=False)(job))
+                ending = done(self._wrapped(job.job.type, asynchronous=False)(job))
         except BaseException as error:  # noqa: BLE001 - a handler can raise SystemExit
-            return ended(error, job)
+            caught, ending = error, ended(error, job)
+        return _decided(job, ending, caught)
 
     async def await_(self, job: JobContext) -> Ending:
         """Run the handler of a job in this task.
 
         Return its outcome, also if the task is cancelled.
         """
+        caught: BaseException | None = None
         try:
             with _around(job):
                 awaited: Awaitable[Any] = self._wrapped(job.job.type, asynchronous=True)(job)
-                return done(await awaited)
+                ending = done(await awaited)
         except BaseException as error:  # noqa: BLE001 - as in `call`
-            return ended(error, job)
+            caught, ending = error, ended(error, job)
+        return _decided(job, ending, caught)
 
     def _wrapped(self, kind: str, *, asynchronous: bool) -> Handler:
         """Return the handler of a job type, wrapped in the middleware of the same kind.
@@ -222,6 +226,14 @@ class Handlers:
             if inspect.iscoroutinefunction(layer) == asynchronous:
                 inner = _layered(layer, inner)
         return inner
+
+
+def _decided(job: JobContext, ending: Ending, caught: BaseException | None) -> Ending:
+    """Return the outcome of an attempt, which durable code can have decided."""
+    if job.durable is None:
+        return ending
+    decided: Ending = job.durable.ending(ending, caught)
+    return decided
 
 
 def _layered(layer: Middleware, inner: Next) -> Handler:

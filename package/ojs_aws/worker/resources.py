@@ -9,6 +9,9 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from ojs_aws.client.call import Misconfigured
+from ojs_aws.hints import hint
+
 if TYPE_CHECKING:
     from ojs_aws.worker.context import JobContext
 
@@ -44,7 +47,7 @@ class Resources:
         """Enter the lifespan, unless this process has. Returns whether it did.
 
         Raises:
-            ValueError: A job needs a resource that is unknown, or that it can't await.
+            Misconfigured: A job needs a resource that is unknown, or that it can't await.
         """
         with self._lock:
             if self._entered == (os.getpid(), run):
@@ -56,7 +59,7 @@ class Resources:
             self._entered = os.getpid(), run
             try:
                 self._check(needs)
-            except ValueError:
+            except Misconfigured:
                 self.stop()
                 raise
             return True
@@ -78,12 +81,13 @@ class Resources:
         for where, names, awaits in needs:
             for name in names:
                 if name not in known:
-                    raise ValueError(
-                        f"{where}: the resource {name!r} is unknown. `lifespan` and `provide` have"
-                        f" {', '.join(known) or 'none'}"
+                    raise Misconfigured(
+                        f"{where} needs the resource {name!r}, but the worker has"
+                        f" {', '.join(known) or 'none'}.{hint('resources', name, known)}"
+                        " Add it with @worker.provide or @worker.lifespan"
                     )
                 if not awaits and inspect.isasyncgenfunction(self.providers.get(name)):
-                    raise ValueError(f"{where}: only `async def` functions get {name!r}")
+                    raise Misconfigured(f"{where}: only `async def` functions get {name!r}")
 
     def of(self, names: list[str], job: JobContext) -> Iterator[tuple[str, Any]]:
         """Return a context manager for each name."""

@@ -19,7 +19,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ojs_aws import tracing
@@ -40,6 +40,8 @@ from ojs_aws.worker.trouble import Trouble
 
 if TYPE_CHECKING:
     import asyncio
+
+    from ojs_aws.typed.clients import Clients
 
 logger = logging.getLogger("ojs_aws.worker")
 
@@ -81,6 +83,8 @@ class Session:
     ) -> None:
         self.id = worker_id
         self.client = client
+        # Returns the clients of durable code.
+        self.server: Callable[[], Clients] | None = None
         self._settings = settings
         self._handlers = handlers
         self._facts: dict[str, object] = {"worker_id": worker_id}
@@ -395,6 +399,7 @@ class Session:
         for job in jobs:
             count += 1
             lease = Lease(job, self._settings.timeout_s)
+            lease.context.server = self.server
             with self._lock:
                 earlier = [one for one in self._leases.values() if one.job.id == job.id]
                 if lease.key in self._leases:
@@ -567,6 +572,8 @@ class Session:
             logger.info("Job stopped: %s: %s", name, lease.context.cancelled, extra=extra)
         elif ending.entry.get("requeue"):
             logger.info("Job returned to its queue: %s", name, extra=extra)
+        elif "suspend" in ending.entry:
+            logger.info("Job suspended: %s", name, extra=extra)
         else:
             error = ending.entry["error"]
             logger.warning(

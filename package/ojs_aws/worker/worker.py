@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ojs_aws.client.asynchronous import AsyncClient
+    from ojs_aws.typed.clients import Clients
     from ojs_aws.typed.jobs import Declaration, Jobs
-    from ojs_aws.typed.options import JobOptions
+    from ojs_aws.typed.options import DeclaredOptions
 
 logger = logging.getLogger("ojs_aws.worker")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -113,8 +114,16 @@ class Worker:
         self._worker_id = worker_id
         self._session: Session | None = None
         self._jobs: Jobs | None = None
+        self._durable: Clients | None = None
 
-    def job(self, name: str | None = None, **options: Unpack[JobOptions]) -> Declaration:
+    if not TYPE_CHECKING:  # type checkers report an unknown attribute
+
+        def __getattr__(self, name: str) -> Any:
+            from ojs_aws.hints import missing
+
+            return missing(self, name)
+
+    def job(self, name: str | None = None, **options: Unpack[DeclaredOptions]) -> Declaration:
         """Decorator that makes a function or coroutine function a job type, as `Jobs.job`.
 
         Args:
@@ -300,6 +309,8 @@ class Worker:
                 signal.signal(number, handler)
             if self._jobs is not None:
                 await self._jobs.clients.aclose()
+            if self._durable is not None:
+                await self._durable.aclose()
             self._end()
 
     @asynccontextmanager
@@ -336,6 +347,7 @@ class Worker:
         client = Client(self._url, key=self._key) if self._client is None else self._client
         name = self._worker_id or f"worker-{uuid7()}"
         self._session = Session(self.settings, self.handlers, client, name, loop)
+        self._session.server = self._of_durable_code
         return self._session
 
     def _end(self) -> None:
@@ -365,6 +377,8 @@ class Worker:
         """
         context = job if isinstance(job, JobContext) else JobContext(job)
         kind = context.job.type
+        # This client outlives the event loop of one job.
+        context.server = lambda: self._of_durable_code(self.server) if self.server else None
         if self.handlers.of(kind) is None:
             return failure("no_handler", f"The worker has no handler for job type {kind}.")
         self.handlers.prepare()
@@ -396,6 +410,16 @@ class Worker:
             context.cancel(TIMED_OUT)
             running.cancel()
         return await running
+
+    def _of_durable_code(self, client: Client | None = None) -> Clients:
+        """Return the clients of durable code, whatever `bind` has set."""
+        if self._durable is None:
+            from ojs_aws.typed.clients import Clients
+
+            self._durable = Clients(self._url, self._key)
+            if bound := client or self._client:
+                self._durable.bind(bound)
+        return self._durable
 
     @property
     def server(self) -> Client | None:

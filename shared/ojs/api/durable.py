@@ -100,9 +100,7 @@ class ResumeAnswer(AsIs):
 
 
 def _moment(value: str) -> str:
-    if value.startswith("+"):
-        raise ValueError("must be an RFC 3339 timestamp with a time zone")
-    times.timestamp_ms(value, now_ms=0)
+    times.moment_ms(value)
     return value
 
 
@@ -140,7 +138,7 @@ class StepOutcome(RequestModel):
             self.error is None,
             value,
             self.save,
-            started_ms=None if began is None else times.timestamp_ms(began, now_ms=0),
+            started_ms=None if began is None else times.moment_ms(began),
             duration_ms=self.duration_ms,
         )
 
@@ -468,19 +466,21 @@ def send_signal(request: Request) -> Reply:
     body = request.parsed(SignalRequest)
     key = request.headers.get(idempotency.HEADER.lower())
     if key is not None:
-        key = IdempotencyKey.of(
+        given = IdempotencyKey.of(
             key,
             caller=request.principal,
             operation=request.operation.id,
             body={"data": body.data},
             field=idempotency.HEADER,
-        ).name
+        )
+        # Other data with the same key is another signal.
+        key = given.name + given.request.hex()
     sent = runtime.current().signals.send(request.named, request.second_named, body.data, key=key)
     return Reply(
         {
             "job_id": request.named,
             "name": request.second_named,
-            "sent_at": times.format_ms(sent.outcome.stored_ms),
+            "sent_at": times.format_ms(sent.stored_ms),
             "woken": sent.woken,
         },
         202,

@@ -434,7 +434,9 @@ def _push(
 ) -> list[Pushed]:
     """Enqueue the job or the `batch` of a request. A repeated idempotency key stores nothing."""
     if any(job.parent is not None for job in jobs):
-        jobs = runtime.current().children.adopted(jobs, batch=batch)
+        jobs = runtime.current().children.adopted(
+            jobs, batch=batch, reaches=request.principal.reaches
+        )
     queues = {job.value_of("queue") or DEFAULT_QUEUE for job in jobs}
     request.about(
         queue=queues.pop() if len(queues) == 1 else None,

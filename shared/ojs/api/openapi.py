@@ -256,11 +256,8 @@ _RATE_LIMIT: dict[str, Any] = {
     "else": {"properties": {"period": {"type": "null"}}},
 }
 _SHOWN_BACK = {"description": "as shown; without effect, but a name must be that of the path"}
-_SUBSCRIPTION = {
-    "properties": dict.fromkeys(
-        sorted(webhooks.SHOWN_BACK), {"description": "as shown; without effect"}
-    )
-}
+_AS_SHOWN = {"description": "as shown; without effect"}
+_SUBSCRIPTION = {"properties": dict.fromkeys(sorted(webhooks.SHOWN_BACK), _AS_SHOWN)}
 _TYPE_RULES: Mapping[str, dict[str, Any]] = {
     "JobRequest": {
         "properties": {

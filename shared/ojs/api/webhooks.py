@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ojs import runtime
 from ojs.domain import times
 from ojs.domain.access import Scope
+from ojs.domain.delivery.delivery import check_subscription
 from ojs.domain.webhooks import (
     HookDisabled,
     HookStatus,
@@ -274,7 +275,7 @@ def list_webhook_deliveries(request: Request) -> Reply:
     window = paging.window(request.query)
     status = query.choice(request.query, "status", ("", *HookStatus), default="")
     found = runtime.current().webhooks.deliveries(
-        subscription=request.query.get("subscription") or None,
+        subscription=query.single(request.query, "subscription", check_subscription),
         status=HookStatus(status) if status else None,
         limit=window.limit,
         cursor=window.cursor,

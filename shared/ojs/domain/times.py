@@ -94,9 +94,22 @@ def timestamp_ms(text: object, *, now_ms: int) -> int:
 
     Raises ValueError with the violated rule.
     """
-    rule = "must be an RFC 3339 timestamp with a time zone, or '+' and an ISO 8601 duration"
     if isinstance(text, str) and text.startswith("+"):
         return min(now_ms + duration_ms(text[1:]), MAX_MS)
+    return moment_ms(text, or_else=", or '+' and an ISO 8601 duration")
+
+
+def moment_ms(text: object, *, or_else: str = "") -> int:
+    """Convert an RFC 3339 timestamp to ms since the epoch.
+
+    Args:
+        text: The timestamp.
+        or_else: What else is allowed, for the error.
+
+    Raises:
+        ValueError: The text breaks a rule. The error contains the rule.
+    """
+    rule = f"must be an RFC 3339 timestamp with a time zone{or_else}"
     if not isinstance(text, str) or not _TIMESTAMP.fullmatch(text):
         raise ValueError(rule)
     try:

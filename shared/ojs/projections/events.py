@@ -12,7 +12,7 @@ from ojs.domain.events.event import Event
 from ojs.domain.events.types import EventType
 from ojs.domain.job import failure as failures
 from ojs.domain.job.failure import ErrorEntry, Failure
-from ojs.domain.job.job import MISSING
+from ojs.domain.job.job import MISSING, SHOWN
 from ojs.domain.job.states import State
 from ojs.projections.transitions import JobEvent, replayed
 from ojs.store.derived.projection import ErrorKey, error_key
@@ -250,15 +250,7 @@ def _expired(what: JobEvent, _failure: Failure) -> dict[str, Any]:
 
 
 def _suspended(what: JobEvent, _failure: Failure) -> dict[str, Any]:
-    waits = what.job.durable.waits
-    if waits is None:
-        return {"waiting": []}
-    return {
-        "waiting": [
-            {"kind": wait.kind, "name": wait.name, "until": times.format_ms(wait.until_ms)}
-            for wait in waits.waits
-        ]
-    }
+    return {"waiting": SHOWN["waiting"](what.job) or []}
 
 
 def _dropped_by_limit(what: JobEvent, _failure: Failure) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A service with typed jobs, and twelve wrong calls. Type checkers report each of them."""
+"""A service with typed jobs, and fifteen wrong calls. Type checkers report each of them."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ async def right(order: Order) -> None:
     receipt: Receipt = await (await charge.aenqueue(order)).aresult()
     send.options(delay_s=60, idempotency_key="k").delay(f"{receipt.cents}@b.org")
     send.map([f"{number}@b.org" for number in range(length)])
+    send.map(["a@b.org"], ["x"])
     taken: Receipt = stock.enqueue(1, sku="x").result()
     chain(charge.job(order), group(ship.job(order), clean.job())).enqueue(name=taken.charge)
     batch(charge.job(order), on_success=ship.job(order)).enqueue()
@@ -98,6 +99,9 @@ def wrong(order: Order, job: JobContext) -> None:
     chain(charge.job(order), ship).enqueue(name=name)  # wrong: step
     stock.enqueue("1", "x")  # wrong: field of a declaration
     worker.job("mail.send", retries=5)  # wrong: option of a declaration
+    send.map([5])  # wrong: type of an item
+    send.map(["a@b.org"], [5])  # wrong: type of an item of the second list
+    clean.map(["a@b.org"])  # wrong: list without an argument
 
 
 @worker.job("report.send")

@@ -20,6 +20,10 @@ RUN: dict[str, dict[str, str]] = {
     "docs/write-a-worker.md": {"file": _LIBRARY},
     "docs/test-your-jobs.md": {"file": _LIBRARY},
     "docs/jobs-as-functions.md": {"file": _LIBRARY},
+    "docs/durable-jobs.md": {
+        "file": "tests/library/test_durable_page.py",
+        "python": "tests/library/test_durable_page.py",
+    },
     "docs/your-first-workflow.md": {"file": _LIBRARY},
     "docs/fastapi.md": {"file": _INTEGRATION},
     "docs/flask.md": {"file": _INTEGRATION},

@@ -35,7 +35,7 @@ from ojs_aws.cdk import DeploymentSettings, OpenJobSpec
 ROOT = Path(__file__).resolve().parents[3]
 KNOWN = {
     "cat", "cd", "cp", "docker", "echo", "export", "git", "jq", "mkdir", "node", "npm", "npx",
-    "ojs", "openapi-python-client", "openapi-ts", "pip", "sleep",
+    "ojs", "openapi-python-client", "openapi-ts", "pip", "sam", "sleep", "terraform",
 }  # fmt: skip
 # Served by the local server alone.
 _LOCAL = {"/ojs/v1/admin/reset", "/ojs/v1/admin/clock"}
@@ -118,7 +118,7 @@ def _cdk(words: list[str]) -> None:
 def _aws(words: list[str]) -> None:
     service, name, *rest = words[1:]
     # Commands of the CLI that are not operations of a service.
-    if name == "wait" or service == "s3":
+    if name in {"wait", "deploy"} or service == "s3":
         return
     model = botocore.session.get_session().get_service_model(service)
     operation = next((n for n in model.operation_names if xform_name(n, "-") == name), None)

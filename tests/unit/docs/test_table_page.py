@@ -70,6 +70,7 @@ _PLACEHOLDERS = {
     "id": _UUID,
     "interval": r"\d+",
     "key": r"[\w.:-]+",
+    "kind": r"sleep|signal|time",
     "lane": r"\d+",
     "life": r"\d{4}",
     "line": r"[DT]\|.+\|\d+|B\|\d\d",

@@ -340,3 +340,50 @@ def test_what_an_open_overview_reads_at_most(
         for _ in range(times):
             assert api.get(path, **query).status == 200
     assert 0 < built.table.meter.read_units <= most
+
+
+# --- the page of a job with durable code ----------------------------------------------------------
+
+
+def test_what_the_page_of_a_suspended_job_reads_and_sends(api: Api) -> None:
+    job_id = api.active()
+    token = api.get(f"/ojs/v1/jobs/{job_id}").json["lease_token"]
+    steps = [{"name": "a/b c", "save": "s", "result": 1}]
+    body = {"lease_token": token, "version": 2, "steps": steps}
+    assert api.post(f"/ojs/v1/jobs/{job_id}/steps", body).status == 200
+    waits = [{"kind": "sleep", "name": "nap", "for": "P3D"}]
+    told = {"job_id": job_id, "suspend": {"waits": waits}}
+    assert api.post("/ojs/v1/workers/nack", told).status == 200
+    shown = api.get(f"/ojs/v1/admin/jobs/{job_id}").json
+    for job in (shown, shown["job"]):
+        assert job["durable"] == {"steps": 2, "version": 2, "epoch": 0, "forgiven_attempts": 0}
+        assert [(each["kind"], each["name"]) for each in job["waiting"]] == [("sleep", "nap")]
+        assert job["scheduled_at"] == job["waiting"][0]["until"]
+    # "Forget" and "End sleep".
+    assert api("DELETE", f"/ojs/v1/jobs/{job_id}/steps/a%2Fb%20c").status == 200
+    assert api.post(f"/ojs/v1/admin/jobs/{job_id}/run", {}).json["job"]["state"] == "available"
+    logged = api.get("/ojs/v1/admin/actions").json["actions"]
+    assert [each["operation"] for each in logged] == ["admin_run_job", "delete_step"]
+
+
+@pytest.mark.parametrize(
+    ("scopes", "statuses"),
+    [
+        (("admin:read",), (403, 403, 403, 403)), (("jobs:read",), (200, 403, 403, 403)),
+        (("work",), (200, 403, 403, 403)), (("jobs:write",), (403, 202, 403, 403)),
+        (("admin:write",), (403, 403, 404, 409)),
+    ],
+)  # fmt: skip
+def test_a_page_shows_and_does_what_its_key_may(
+    keyed: Keyed, scopes: tuple[str, ...], statuses: tuple[int, ...]
+) -> None:
+    maker = keyed.holding(keyed.make("maker", "jobs:write"))
+    body = {"type": "t", "args": [], "options": {"queue": "mine"}}
+    path = f"/ojs/v1/jobs/{maker('POST', '/ojs/v1/jobs', body).json['id']}"
+    page = keyed.holding(keyed.make("page", *scopes, queues=["mine"]))
+    assert (
+        page("GET", f"{path}/steps").status,
+        page("POST", f"{path}/signals/ok", {"data": 1}).status,
+        page("DELETE", f"{path}/steps/none").status,
+        page("POST", path.replace("/jobs", "/admin/jobs") + "/run", {}).status,
+    ) == statuses

@@ -118,6 +118,56 @@ def test_the_outcome_is_always_reported(monkeypatch: pytest.MonkeyPatch) -> None
     assert crons() == ["nightly"]
 
 
+# --- Terraform --------------------------------------------------------------------------------
+
+
+def invocation(action: str, asked: Any, former: Any = None) -> Any:
+    """As aws_lambda_invocation calls the function, with lifecycle_scope = "CRUD"."""
+    properties = asked["ResourceProperties"]
+    before = former and former["ResourceProperties"]
+    return declare.handler({**properties, "tf": {"action": action, "prev_input": before}}, None)
+
+
+@pytest.mark.usefixtures("api")
+def test_terraform_sets_changes_and_takes_back() -> None:
+    made, changed = cron("Create"), cron("Update", "0 4 * * *")
+    assert invocation("create", made) == {"Id": "cron nightly"}
+    assert invocation("update", changed, made) == {"Id": "cron nightly"}
+    (found,) = runtime.current().crons.list(ANYBODY)(limit=10, cursor=None).items
+    assert found.definition.expression == "0 4 * * *"
+    # With the input that is stored, before and now. The answer may have been lost.
+    for _ in range(2):
+        assert invocation("delete", changed, changed) == {"Id": "cron nightly"}
+        assert crons() == []
+
+
+@pytest.mark.usefixtures("api")
+def test_terraform_renames() -> None:
+    invocation("create", cron("Create"))
+    other = json.loads(json.dumps(cron("Create")).replace("nightly", "hourly"))
+    assert invocation("update", other, cron("Create")) == {"Id": "cron hourly"}
+    assert crons() == ["hourly"]
+
+
+@pytest.mark.usefixtures("api")
+def test_terraform_replaces_the_record_of_a_role() -> None:
+    other = "arn:aws:iam::123456789012:role/other"
+    invocation("create", role("Create", ["mail"]))
+    invocation("update", role("Create", ["mail", "sms"]), role("Create", ["mail"]))
+    keys = runtime.current().access_keys
+    found = keys.of_role(MAILER)
+    assert found is not None
+    assert found.queues == ("mail", "sms")
+    invocation("update", role("Create", ["mail"], other), role("Create", ["mail", "sms"]))
+    assert (keys.of_role(MAILER), keys.of_role(other) is None) == (None, False)
+
+
+@pytest.mark.usefixtures("api")
+def test_terraform_is_told_what_the_server_refuses() -> None:
+    with pytest.raises(declare.Refused, match=r"400 .*max_size"):
+        invocation("create", queue("Create", {"max_size": -1}))
+
+
 # --- what an IAM role may do ---------------------------------------------------------------------
 
 MAILER = "arn:aws:iam::123456789012:role/mailer"

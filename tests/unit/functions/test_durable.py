@@ -255,6 +255,7 @@ def test_a_job_falls_asleep(api: Api, by: str) -> None:
     assert (job["state"], job["attempt"], job["durable"]["steps"]) == ("scheduled", 0, 1)
     ((wait,), until) = (job["waiting"], job["waiting"][0]["until"])
     assert (wait["kind"], wait["name"]) == ("sleep", "nap")
+    assert job["scheduled_at"] == until
     assert api.get(f"{BASE}/jobs/{job_id}/steps").json["waits"] == [
         {"name": "nap", "kind": "sleep", "until": until, "over": False}
     ]
@@ -276,8 +277,9 @@ def wait(**more: Any) -> dict[str, Any]:
         wait(**{"for": None}), wait(**{"for": None, "until": "1970-01-01T00:00:00Z"}),
         wait(**{"for": None, "until": "2026-11-21T09:30:00"}), wait(**{"for": "P367D"}),
         wait(**{"for": "P1M"}), wait(**{"for": 5}), wait(**{"for": None, "until": "+PT5S"}),
+        {"waits": [NAP], "mod": "all"}, {"waits": [NAP], "mode": None},
         wait(**{"for": None, "until": "9999-01-01T00:00:00Z"}), wait(untill="x"),
-        wait(kind="signal", name="a/b"), [], "nap",
+        wait(kind="signal", name="a/b"), [], "nap", {"waits": [NAP], "mdoe": "all"},
     ],
 )  # fmt: skip
 def test_bad_suspensions(api: Api, suspend: Any) -> None:
@@ -308,9 +310,10 @@ def test_signals_by_http(api: Api) -> None:
     sent = api("POST", f"{path}/ok", {"data": {"by": "alice"}}, headers=key)
     assert (sent.status, sent.json["woken"], sent.json["name"]) == (202, True, "ok")
     again = api("POST", f"{path}/ok", {"data": {"by": "alice"}}, headers=key)
-    assert (again.status, again.json["sent_at"]) == (202, sent.json["sent_at"])
-    reply = api.post(f"{path}/ok", {"data": 2})
-    assert (reply.status, reply.error["code"]) == (409, "duplicate")
+    assert (again.status, again.json) == (202, sent.json)
+    for headers in (None, key, {"idempotency-key": "k2"}):
+        reply = api("POST", f"{path}/ok", {"data": 2}, headers=headers)
+        assert (reply.status, reply.error["code"]) == (409, "duplicate")
     assert api.post(f"{path}/empty").status == 202
     for name in ("a|b", "..", "x" * 65, "a/b"):
         assert api.post(f"{path}/{name}", {}).status in (400, 404)
@@ -330,6 +333,19 @@ def test_a_limited_key_reaches_no_other_queue(keyed: Keyed, path: str) -> None:
     method = "DELETE" if path == "steps/a" else "POST"
     reply = api(method, f"{BASE}/jobs/{job_id}/{path}", {} if method == "POST" else None)
     assert reply.status == 403
+
+
+def test_a_limited_key_starts_no_child_of_a_job_in_another_queue(keyed: Keyed) -> None:
+    raw: dict[str, Any] = {"type": "t", "args": [], "options": {"queue": "theirs"}}
+    told = {"lambda": _all(keyed)}
+    job_id = keyed("POST", f"{BASE}/jobs", raw, told=told).json["id"]
+    (job,) = keyed("POST", f"{BASE}/workers/fetch", {"queues": ["theirs"]}, told=told).json["jobs"]
+    parent = {"job_id": job_id, "name": "a", "lease_token": job["lease_token"]}
+    child = {"type": "t", "args": [], "options": {"queue": "mine"}, "parent": parent}
+    one, both = ["mine"], ["mine", "theirs"]
+    for queues, status in ((one, 403), (both, 201)):
+        api = keyed.holding(keyed.make("k", Scope.JOBS_WRITE, queues=queues))
+        assert api("POST", f"{BASE}/jobs", child).status == status
 
 
 def _all(keyed: Keyed) -> dict[str, Any]:

@@ -326,6 +326,57 @@ def test_cloudformation_is_answered(
     assert text.split("_")[2] not in json.dumps(answers) + capsys.readouterr().out
 
 
+class Invocation:
+    """The context of a call."""
+
+    def __init__(self) -> None:
+        self.aws_request_id = str(uuid.uuid4())
+
+
+def test_terraform_declares_a_key_that_changes_and_goes(
+    deployed: Deployed, secrets: SecretsManagerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arn = secrets.create_secret(Name=uuid.uuid4().hex)["ARN"]
+    monkeypatch.setattr(access_runtime, "setup", deployed.setup)
+    monkeypatch.setattr(access_runtime, "secret", lambda arn: Secret(secrets, arn))
+    wanted = {"ResourceType": "Custom::OjsKey", "Secret": arn, "Name": "web", "Scopes": ["work"]}
+    narrower = {**wanted, "Queues": ["mail"]}
+
+    def call(action: str, asked: Any, former: Any = None) -> Any:
+        return run_setup({**asked, "tf": {"action": action, "prev_input": former}}, Invocation())
+
+    def active() -> list[str]:
+        found = deployed.keys.list(limit=10).items
+        return [each.id for each in found if each.revoked_ms is None]
+
+    def value() -> str:
+        return str(secrets.get_secret_value(SecretId=arn)["SecretString"])
+
+    call("create", wanted)
+    # The answer was lost, and Terraform calls again: the first key opens nothing.
+    answer = call("create", wanted)
+    assert active() == [answer["Id"]] == [value().split("_")[1]]
+    assert value().split("_")[2] not in json.dumps(answer)
+
+    # It crashes after the new key, before the former one is revoked.
+    with monkeypatch.context() as crashing:
+        crashing.setattr(Setup, "take_back_key", lambda _, key_id: 1 / (key_id != answer["Id"]))
+        with pytest.raises(ZeroDivisionError):
+            call("update", narrower, wanted)
+    assert len(active()) == 2
+    changed = call("update", narrower, wanted)
+    assert active() == [changed["Id"]]
+    (key,) = (each for each in deployed.keys.list(limit=10).items if each.id == changed["Id"])
+    assert key.queues == ("mail",)
+
+    with pytest.raises(SetupError, match="Unknown scope: all"):
+        call("update", {**wanted, "Scopes": ["all"]}, narrower)
+    assert active() == [changed["Id"]]
+    for _ in range(2):
+        call("delete", narrower, narrower)
+        assert active() == []
+
+
 def test_cloudformation_learns_of_a_failure(
     deployed: Deployed,
     told: tuple[str, list[dict[str, Any]]],
@@ -366,6 +417,32 @@ def test_an_upgrade_that_would_stop_deliveries_ends_before_it_notes_anything(
         assert answers[-1]["Status"] == status
         assert reason in answers[-1].get("Reason", "")
     assert deployed.deployment.read() is not None
+
+
+def test_an_update_does_not_go_on_with_an_empty_table(
+    deployed: Deployed,
+    told: tuple[str, list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The ID of the storage was renamed, or the storage was moved to another stack."""
+    url, answers = told
+    monkeypatch.setattr(access_runtime, "setup", deployed.setup)
+    monkeypatch.setattr(access_runtime, "first_key", lambda: None)
+    monkeypatch.setenv("OJS_TABLE", "new")
+
+    def update(former: str, **more: str) -> str:
+        named = {"PhysicalResourceId": "ojs-setup", "OldResourceProperties": {"Table": former}}
+        properties = {"Version": "1", "Table": "new", **more}
+        run_setup(event(url, "Update", ResourceProperties=properties, **named), None)
+        return str(answers[-1]["Status"])
+
+    assert update("old") == update("old", ReplaceTable="older") == "FAILED"
+    assert "The table new is new, and would replace old" in answers[-1]["Reason"]
+    assert "set replace_table=old" in answers[-1]["Reason"]
+    assert deployed.deployment.read() is None, "the next attempt fails, too"
+    assert update("old", ReplaceTable="old") == "SUCCESS"
+    # From now on a deployment has used it: so a rollback, and a restored table, are accepted.
+    assert update("old") == update("new") == "SUCCESS"
 
 
 def test_deletion_changes_nothing(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, cast
 
-from aws_cdk import Duration
+from aws_cdk import Duration, Token
 from aws_cdk import aws_apigatewayv2 as apigatewayv2
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk.aws_apigatewayv2_authorizers import (
@@ -47,7 +47,7 @@ _ACCESS_LOG = {
 }
 
 # Requests per second, and burst, of each public route.
-_OPEN_RATE_PER_S, _OPEN_BURST = 50, 100
+OPEN_RATE_PER_S, _OPEN_BURST = 50, 100
 
 # Identity of the caller, by the setting `authorizer`.
 _CALLER = {
@@ -151,10 +151,13 @@ class Api(Construct):
             destination_arn=log_group_arn(self, access_log.log_group_name),
             format=json.dumps({**_ACCESS_LOG, **_CALLER[settings.authorizer]}),
         )
-        # Requests without a key must not use up the throttle of the other routes.
+        # Requests without a key must not use up the throttle of the other routes. A parameter of a
+        # template is at least this rate.
+        rate = settings.throttle_rate_per_s
+        open_rate = OPEN_RATE_PER_S if Token.is_unresolved(rate) else min(OPEN_RATE_PER_S, rate)
         cfn_stage.route_settings = {
             cast("apigatewayv2.CfnRoute", route.node.default_child).route_key: {
-                "ThrottlingRateLimit": min(_OPEN_RATE_PER_S, settings.throttle_rate_per_s),
+                "ThrottlingRateLimit": open_rate,
                 "ThrottlingBurstLimit": min(_OPEN_BURST, settings.throttle_burst),
             }
             for route in self._open

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
 from aws_cdk import CustomResource, Duration, Stack
@@ -15,6 +15,7 @@ from ojs_aws.cdk.functions import CUSTOM_RESOURCE_S
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aws_cdk import CfnResource
     from aws_cdk import aws_lambda as lambda_
     from aws_cdk import aws_secretsmanager as secretsmanager
 
@@ -32,6 +33,7 @@ class Declared(Construct):
         self.function = function
         self._caller = caller
         self._kinds: dict[str, Construct] = {}
+        self._roles: dict[str, tuple[CfnResource, set[str]]] = {}
 
     def put(
         self,
@@ -91,23 +93,26 @@ class Declared(Construct):
         return {field: secret.secret_arn for field, secret in secrets.items()}
 
     def role(self, name: str, arn: str, *, scopes: Sequence[str], queues: Sequence[str]) -> None:
-        """Declare the scopes of a role. Removing the declaration revokes them.
+        """Declare scopes and queues of a role. A second declaration of the name adds its scopes.
 
-        The record of a role never changes. A change creates a new record.
+        Removing the declaration revokes them. The record of a role never changes. A change creates
+        a new record.
         """
-        body = {"role": arn, "name": name, "scopes": sorted(scopes), "queues": list(queues)}
-        CustomResource(
-            self._of("role"),
-            name,
-            resource_type="Custom::OjsDeclaredRole",
-            service_token=self.function.function_arn,
-            service_timeout=Duration.seconds(CUSTOM_RESOURCE_S),
-            properties={
-                "Name": f"role {name}",
-                "Caller": self._caller,
-                "Role": Stack.of(self).to_json_string(body),
-            },
-        ).node.add_dependency(self.function)
+        if name not in self._roles:
+            resource = CustomResource(
+                self._of("role"),
+                name,
+                resource_type="Custom::OjsDeclaredRole",
+                service_token=self.function.function_arn,
+                service_timeout=Duration.seconds(CUSTOM_RESOURCE_S),
+                properties={"Name": f"role {name}", "Caller": self._caller},
+            )
+            resource.node.add_dependency(self.function)
+            self._roles[name] = cast("CfnResource", resource.node.default_child), set()
+        made, granted = self._roles[name]
+        granted.update(scopes)
+        body = {"role": arn, "name": name, "scopes": sorted(granted), "queues": list(queues)}
+        made.add_property_override("Role", Stack.of(self).to_json_string(body))
 
     def _of(self, kind: str) -> Construct:
         if kind not in self._kinds:

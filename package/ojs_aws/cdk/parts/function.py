@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from ojs_aws.cdk.functions import Access, FunctionSpec
     from ojs_aws.cdk.parts.realtime import Realtime
+    from ojs_aws.cdk.parts.storage import Storage
 
 # Days of point-in-time recovery of the table: DynamoDB's default and maximum.
 TABLE_RECOVERY_DAYS = 35
@@ -417,13 +418,14 @@ def set_up_first(
     scope: Construct,
     function: lambda_.Function,
     others: Iterable[lambda_.Function],
-    secret: secretsmanager.ISecret | None,
+    storage: Storage,
+    settings: DeploymentSettings,
 ) -> CfnResource:
     """Check the table and create the bootstrap key before `others` are deployed.
 
-    CloudFormation runs this step when its properties change: for each version, and for each new
-    schema version. If the step fails, the deployment rolls back, and the other functions are
-    unchanged. Returns the step.
+    CloudFormation runs this step when its properties change: for each version, for each new schema
+    version, and for another table. If the step fails, the deployment rolls back, and the other
+    functions are unchanged. Returns the step.
     """
     resource = CustomResource(
         Construct(scope, "SetupStep"),
@@ -434,8 +436,10 @@ def set_up_first(
         properties={
             "Version": server.VERSION,
             "Schema": str(server.SCHEMA_VERSION),
+            "Table": storage.table.table_name,
+            **({"ReplaceTable": settings.replace_table} if settings.replace_table else {}),
             # Secret for the bootstrap key. The key is created if there is a secret.
-            **({"FirstKeySecret": secret.secret_arn} if secret is not None else {}),
+            **({"FirstKeySecret": storage.secret.secret_arn} if storage.secret else {}),
         },
     )
     step = cast("CfnResource", resource.node.default_child)

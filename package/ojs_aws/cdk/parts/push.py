@@ -14,6 +14,7 @@ from constructs import Construct
 from ojs_aws.cdk.functions import DISPATCH, FUNCTIONS, OUTCOMES, QUEUES, SEND
 from ojs_aws.cdk.parts.acknowledgement import acknowledge
 from ojs_aws.cdk.parts.function import name_of_outcomes
+from ojs_aws.cdk.parts.log_group import log_group
 from ojs_aws.cdk.parts.storage import KEY_USE
 
 if TYPE_CHECKING:
@@ -262,3 +263,40 @@ def prepare(
     # Lambda checks the function's role when this is set.
     config.node.add_dependency(target.role, settles)
     return [policy, config]
+
+
+# Jobs of `ojs-aws prove`: one succeeds, and one crashes, so that both destinations are used.
+_PROVE = """\
+def handler(job, context):
+    if job["args"] == ["fail"]:
+        raise RuntimeError("fails as asked")
+    return {"status": "completed", "job_id": job["id"], "result": job["args"]}
+"""
+
+
+def prove_function(scope: Construct, settings: DeploymentSettings) -> lambda_.Function:
+    """Create the function that `ojs-aws prove` pushes jobs to."""
+    scope = Construct(scope, "Prove")
+    logs = log_group(scope, settings=settings)
+    role = iam.Role(
+        scope,
+        "Role",
+        assumed_by=cast("iam.IPrincipal", iam.ServicePrincipal("lambda.amazonaws.com")),
+        description=f"ojs {settings.stage}: function prove",
+    )
+    logs.grant_write(role)
+    return lambda_.Function(
+        scope,
+        "Function",
+        description="Receives the pushed jobs of ojs-aws prove",
+        code=lambda_.Code.from_inline(_PROVE),
+        handler="index.handler",
+        runtime=lambda_.Runtime(
+            f"python{settings.runtime_python}",
+            lambda_.RuntimeFamily.PYTHON,
+            supports_inline_code=True,
+        ),
+        timeout=Duration.seconds(5),
+        role=cast("iam.IRole", role),
+        log_group=logs,
+    )

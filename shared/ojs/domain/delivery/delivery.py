@@ -212,6 +212,13 @@ class Delivery:
         return delivery_semaphore(self.name)
 
 
+def check_subscription(value: str) -> str:
+    """Return `value` if it is the ID of a webhook subscription. Raises ValueError if not."""
+    if not SUBSCRIPTION_ID.fullmatch(value):
+        raise ValueError("must be sub_ and 16 hex digits")
+    return value
+
+
 def worker_of(name: str) -> str:
     """Return the worker ID of a delivery."""
     return f"{_PREFIX}{name}"

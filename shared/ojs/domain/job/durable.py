@@ -22,6 +22,12 @@ NAME_RULE = (
 MAX_RESULT_BYTES = 262_144
 MAX_STEPS, MAX_STEP_BYTES = 1_000, 8 * 1_048_576
 MAX_SIGNALS = 100
+# The error of an attempt that suspends itself without progress since the last time.
+NO_PROGRESS: Mapping[str, Any] = {
+    "code": "no_progress",
+    "type": "no_progress",
+    "message": "The job was suspended for time twice without storing a step in between.",
+}
 
 
 class OutcomeKind(StrEnum):
@@ -141,14 +147,18 @@ class Suspension:
         """When the first of the waits ends without a signal (ms since the epoch)."""
         return min(wait.until_ms for wait in self.waits)
 
-    def without(self, kind: str, name: str) -> Suspension | None:
-        """Return what the job still waits for after an outcome, or None if it continues.
+    @property
+    def stops(self) -> bool:
+        """Whether the code has stopped for time only, to continue at once."""
+        return any(wait.kind == "time" for wait in self.waits)
 
-        Raises KeyError if it doesn't wait for this outcome.
-        """
+    def includes(self, kind: str, name: str) -> bool:
+        """Return whether the job waits for this outcome."""
+        return any((wait.kind, wait.name) == (kind, name) for wait in self.waits)
+
+    def without(self, kind: str, name: str) -> Suspension | None:
+        """Return what the job still waits for after an outcome, or None if it continues."""
         left = tuple(wait for wait in self.waits if (wait.kind, wait.name) != (kind, name))
-        if len(left) == len(self.waits):
-            raise KeyError(name)
         return Suspension(left, all=True) if self.all and left else None
 
 
@@ -220,6 +230,7 @@ class DurableOutcome:
     """The outcome of a step, a signal, or a child job. Times in milliseconds.
 
     `save` identifies the request that stored it. `value` is the result, or the error if not `ok`.
+    `woken` is whether it made the job available.
     """
 
     name: str
@@ -231,3 +242,4 @@ class DurableOutcome:
     started_ms: int | None = None
     duration_ms: int | None = None
     stored_ms: int = 0
+    woken: bool = False

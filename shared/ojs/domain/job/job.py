@@ -252,11 +252,12 @@ def _time(field: str) -> Callable[[Job], str | None]:
 
 
 def _start(job: Job) -> str | None:
-    """Return the start time of a job. Its rate limit might have rescheduled the job.
+    """Return the start time of a job. Its rate limit or its code might have rescheduled the job.
 
     If the time is unchanged, the result has the client's format.
     """
-    if job.state is not State.SCHEDULED or job.limit is None:
+    rescheduled = job.limit is not None or job.durable.waits is not None
+    if job.state is not State.SCHEDULED or not rescheduled:
         return None
     ms = job.scheduled_ms or 0
     requested = (job.content or {}).get("scheduled_at")

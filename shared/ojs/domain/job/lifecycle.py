@@ -203,8 +203,8 @@ def suspend(job: Job, waits: Suspension, *, now_ms: int, order: str) -> Job:
     """
     check(job.state, Trigger.SUSPEND, job.id)
     saves = job.durable.saves + 1
-    stops = any(wait.kind == "time" for wait in waits.waits)
-    durable = replace(job.durable, saves=saves, stopped=saves if stops else job.durable.stopped)
+    stopped = saves if waits.stops else job.durable.stopped
+    durable = replace(job.durable, saves=saves, stopped=stopped)
     back = replace(
         _available(job, now_ms=now_ms, order=order),
         attempt=max(0, job.attempt - 1),

@@ -12,7 +12,8 @@ MAX_WAITS = 50
 MAX_WAIT_MS = 366 * 86_400_000
 WAIT_KINDS = ("sleep", "signal", "job", "time")
 MODES = ("any", "all")
-_FIELDS = frozenset({"kind", "name", "until", "for"})
+_FIELDS = frozenset({"mode", "waits"})
+_WAIT_FIELDS = frozenset({"kind", "name", "until", "for"})
 
 
 def suspension(raw: object, *, now_ms: int) -> Suspension:
@@ -27,6 +28,7 @@ def suspension(raw: object, *, now_ms: int) -> Suspension:
     """
     if not isinstance(raw, Mapping):
         raise InvalidRequest("suspend", "must be an object with waits", value=raw)
+    _check_fields(raw, _FIELDS, "suspend")
     mode, waits = raw.get("mode", "any"), raw.get("waits")
     if mode not in MODES:
         raise InvalidRequest("suspend.mode", f"must be {any_of(MODES)}", value=mode)
@@ -43,11 +45,15 @@ def suspension(raw: object, *, now_ms: int) -> Suspension:
     return Suspension(found, mode == "all")
 
 
+def _check_fields(raw: Mapping[object, object], known: frozenset[str], at: str) -> None:
+    if unknown := sorted(str(name) for name in raw if name not in known):
+        raise InvalidRequest(f"{at}.{unknown[0][:100]}", "is not a known field")
+
+
 def _wait(raw: object, at: str, *, now_ms: int) -> Wait:
     if not isinstance(raw, Mapping):
         raise InvalidRequest(at, "must be an object", value=raw)
-    if unknown := sorted(raw.keys() - _FIELDS):
-        raise InvalidRequest(f"{at}.{unknown[0][:100]}", "is not a known field")
+    _check_fields(raw, _WAIT_FIELDS, at)
     kind, name = raw.get("kind"), raw.get("name")
     if kind not in WAIT_KINDS:
         raise InvalidRequest(f"{at}.kind", f"must be {any_of(WAIT_KINDS)}", value=kind)
@@ -59,11 +65,8 @@ def _wait(raw: object, at: str, *, now_ms: int) -> Wait:
     if (until is None) == (length is None):
         raise InvalidRequest(f"{at}.until", "is required, or for, but not both")
     if until is not None:
-        if not isinstance(until, str) or until.startswith("+"):
-            rule = "must be an RFC 3339 timestamp with a time zone"
-            raise InvalidRequest(f"{at}.until", rule, value=until)
         with naming_field(f"{at}.until", until):
-            until_ms = times.timestamp_ms(until, now_ms=now_ms)
+            until_ms = times.moment_ms(until)
         if abs(until_ms - now_ms) > MAX_WAIT_MS:
             raise InvalidRequest(f"{at}.until", "must be within 366 days from now", value=until)
         return Wait(kind, name, until_ms)

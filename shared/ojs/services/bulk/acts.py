@@ -239,7 +239,7 @@ class JobActs:
             job,
             self._placement.assign_position(replace(after, batch=None)),
             # The sleep ends for its code, too.
-            also=[] if waits is None else [ended(job, each, now_ms) for each in waits.waits],
+            also=[ended(job, each, now_ms) for each in (waits.waits if waits else ())],
         )
 
     def _moved(self, job: Job, queue: str, priority: int | None, caller: str | None) -> Job:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ojs.clock import Clock
 from ojs.domain import jsontext
-from ojs.domain.errors import Conflict, NotFound, PayloadTooLarge
+from ojs.domain.errors import Conflict, PayloadTooLarge
 from ojs.domain.job.durable import Checkpoint
 from ojs.services.jobs.leased_write import LeasedWrite
 from ojs.store.jobs.checkpoints import CheckpointStore
@@ -89,14 +89,10 @@ class Checkpoints:
 
     def get(self, job_id: str) -> Checkpoint | None:
         """Return the checkpoint of a job, or None if it has none. Raises NotFound."""
-        job = self._jobs.read_record(job_id)
-        if job is None or job.gone(self._clock.now_ms()):
-            raise NotFound("job", job_id)
+        job = self._jobs.existing(job_id, self._clock.now_ms())
         return self._jobs.with_checkpoints([job])[0].checkpoint
 
     def delete(self, job_id: str) -> None:
         """Delete the checkpoint of a job. Does nothing if it has none. Raises NotFound."""
-        job = self._jobs.read_record(job_id)
-        if job is None or job.gone(self._clock.now_ms()):
-            raise NotFound("job", job_id)
-        self._checkpoints.remove(job)
+        now_ms = self._clock.now_ms()
+        self._checkpoints.clear(self._jobs.existing(job_id, now_ms), now_ms=now_ms)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from ojs.domain.errors import OjsError
 from ojs.domain.job.job import Job
+from ojs.services.jobs.children import Children
 from ojs.store.jobs.checkpoints import CheckpointStore
-
-if TYPE_CHECKING:
-    from ojs.services.jobs.children import Children
 
 
 class DurableEnds:
     """Processes the ends of jobs with durable code."""
 
-    def __init__(self, *, checkpoints: CheckpointStore, children: Callable[[], Children]) -> None:
+    def __init__(self, *, checkpoints: CheckpointStore, children: Children) -> None:
         self._checkpoints = checkpoints
         self._children = children
 
@@ -29,6 +25,6 @@ class DurableEnds:
     def repeat(self, job: Job) -> None:
         """Process the end of a job, also a second time. Raises OjsError."""
         if job.durable.parent is not None:
-            self._children().ended(job, job.durable.parent)
+            self._children.ended(job, job.durable.parent)
         if job.durable.checkpoints and not job.dead_letter:
             self._checkpoints.remove(job)

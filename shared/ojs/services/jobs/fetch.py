@@ -1026,7 +1026,8 @@ class JobFetcher:
         damaged: dict[str, UnreadableItem] = {}
         try:
             jobs = self._jobs.with_contents(state.jobs, damaged.setdefault)
-            jobs = self._fitting(state, self._jobs.with_checkpoints(jobs))
+            jobs = self._jobs.with_checkpoints(jobs, damaged.setdefault)
+            jobs = self._fitting(state, jobs)
         except OjsError:
             # The worker doesn't receive these jobs, so they are requeued before their leases
             # expire. If that fails, too, the leases still expire.

@@ -18,6 +18,7 @@ from ojs.domain.errors import (
 from ojs.domain.ids import IdSource
 from ojs.domain.job import failure as failures
 from ojs.domain.job import lifecycle, states
+from ojs.domain.job.durable import NO_PROGRESS
 from ojs.domain.job.envelope import MAX_JOB_BYTES
 from ojs.domain.job.job import MISSING, Job
 from ojs.domain.job.states import State, Trigger
@@ -181,13 +182,15 @@ class JobFinisher:
                 raise LostRace([])
             owned = job.lease is not None and _owns_lease(job, worker_id, attempt, lease_token)
             if job.state is not State.ACTIVE or not owned:
-                raise self._refusal(job, Trigger.FAIL, worker_id, attempt, lease_token)
+                ends = Trigger.FAIL if waits is None else Trigger.SUSPEND
+                raise self._refusal(job, ends, worker_id, attempt, lease_token)
             now_ms = self._clock.now_ms()
             failure, told = None, error or {}
             if waits is not None:
-                if not self._suspensions().idle(job, waits):
-                    return self._suspensions().apply(job, waits, stopped)
-                told = self._suspensions().no_progress
+                suspended = self._suspensions().apply(job, waits, stopped)
+                if suspended is not None:
+                    return suspended
+                told = NO_PROGRESS
             if requeue:
                 back = lifecycle.requeue(job, now_ms=now_ms, order=self._ids.order())
                 after = self._placement.assign_position(back)

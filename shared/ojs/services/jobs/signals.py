@@ -11,6 +11,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job import lifecycle
 from ojs.domain.job.durable import (
     MAX_SIGNALS,
+    MAX_STEP_BYTES,
     MAX_STEPS,
     DurableOutcome,
     OutcomeKind,
@@ -18,7 +19,6 @@ from ojs.domain.job.durable import (
 )
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
-from ojs.records import record
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
@@ -28,14 +28,6 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race
 
 MAX_SIGNAL_BYTES = 65_536
-
-
-@record(frozen=True)
-class SentSignal:
-    """A stored signal, and whether it made its job available."""
-
-    outcome: DurableOutcome
-    woken: bool
 
 
 class Signals:
@@ -60,7 +52,9 @@ class Signals:
         self._clock = clock
         self._ids = ids
 
-    def send(self, job_id: str, name: str, data: object, *, key: str | None = None) -> SentSignal:
+    def send(
+        self, job_id: str, name: str, data: object, *, key: str | None = None
+    ) -> DurableOutcome:
         """Send a signal to a job.
 
         The signal and the wake-up are one transaction, so a crash loses neither.
@@ -69,7 +63,8 @@ class Signals:
             job_id: ID of the job.
             name: Name of the signal.
             data: The data of the signal, a JSON value.
-            key: Idempotency key. A repeated request with the same key returns the same signal.
+            key: Identifies the request. A repeated request with the same key returns the same
+                signal.
 
         Raises:
             NotFound: The job doesn't exist.
@@ -83,17 +78,24 @@ class Signals:
         token = key or self._ids.token()
         outcome = DurableOutcome(name, OutcomeKind.SIGNAL, ok=True, value=data, save=token)
 
-        def attempt() -> SentSignal:
+        def attempt() -> DurableOutcome:
             job = self._transitions.apply(self._jobs.read_record(job_id))
             if job is None:
                 raise NotFound("job", job_id)
-            if job.state.terminal:
-                raise _over(job, f"it is in state '{job.state}'")
-            return self.store(job, outcome)
+            try:
+                if job.state.terminal:
+                    raise _over(job, f"it is in state '{job.state}'")
+                return self.store(job, outcome)
+            except (Conflict, TooManySteps):
+                # The job can have finished since the first request with the key.
+                first = None if key is None else self._steps.get(job, outcome)
+                if first is None or first.save != token:
+                    raise
+                return first
 
         return retry_on_race(attempt)
 
-    def store(self, job: Job, outcome: DurableOutcome) -> SentSignal:
+    def store(self, job: Job, outcome: DurableOutcome) -> DurableOutcome:
         """Store an outcome of a job as read, and make the job available if it waits for it.
 
         Raises:
@@ -105,6 +107,7 @@ class Signals:
         now_ms = self._clock.now_ms()
         outcome = replace(outcome, attempt=job.attempt, stored_ms=now_ms)
         after, woken = self._after(job, outcome, now_ms)
+        outcome = replace(outcome, woken=woken)
         try:
             # Races: any change of the job, such as its suspension for this signal. The loser reads
             # again. Or an outcome of this name exists.
@@ -118,14 +121,14 @@ class Signals:
             if first is None:
                 raise
             if first.save == outcome.save:
-                return SentSignal(first, woken=False)
+                return first
             if not first.ok and first.kind is OutcomeKind.SIGNAL:
                 raise _over(job, "its wait for the signal has ended") from None
             raise Duplicate(
                 f"The {outcome.kind} '{outcome.name}' of the job exists.",
                 details={"job_id": job.id, "name": outcome.name},
             ) from None
-        return SentSignal(outcome, woken)
+        return outcome
 
     def _after(self, job: Job, outcome: DurableOutcome, now_ms: int) -> tuple[Job | None, bool]:
         """Return the job after an outcome, and whether it becomes available.
@@ -133,23 +136,20 @@ class Signals:
         None: it doesn't wait for the outcome.
         """
         durable = job.durable
-        if job.state is State.SCHEDULED and durable.waits is not None:
-            try:
-                left = durable.waits.without(outcome.kind, outcome.name)
-            except KeyError:
-                pass
-            else:
-                if durable.saves >= MAX_STEPS:
-                    raise TooManySteps(job.id)
-                counted = replace(durable, saves=durable.saves + 1, waits=left)
-                counted = replace(counted, bytes=counted.bytes + weight([outcome]))
-                after = replace(job, durable=counted)
-                if left is not None:
-                    return after, False
-                return lifecycle.promote(after, now_ms=now_ms, order=self._ids.order()), True
-        if durable.signals >= MAX_SIGNALS:
+        waits = durable.waits if job.state is State.SCHEDULED else None
+        awaited = waits is not None and waits.includes(outcome.kind, outcome.name)
+        full = durable.saves >= MAX_STEPS if awaited else durable.signals >= MAX_SIGNALS
+        size = durable.bytes + weight([outcome])
+        if full or size > MAX_STEP_BYTES:
             raise TooManySteps(job.id)
-        return None, False
+        if waits is None or not awaited:
+            return None, False
+        left = waits.without(outcome.kind, outcome.name)
+        counted = replace(durable, saves=durable.saves + 1, bytes=size, waits=left)
+        after = replace(job, durable=counted)
+        if left is not None:
+            return replace(after, scheduled_ms=left.until_ms), False
+        return lifecycle.promote(after, now_ms=now_ms, order=self._ids.order()), True
 
 
 def _over(job: Job, why: str) -> Conflict:

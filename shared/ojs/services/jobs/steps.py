@@ -91,12 +91,7 @@ class Steps:
         now_ms = self._clock.now_ms()
 
         def store(outcome: DurableOutcome) -> DurableOutcome | None:
-            return self._steps.save(
-                job, DurableOutcome(
-                    outcome.name, outcome.kind, outcome.ok, outcome.value, outcome.save,
-                    job.attempt, outcome.started_ms, outcome.duration_ms, now_ms,
-                ),
-            )  # fmt: skip
+            return self._steps.save(job, replace(outcome, attempt=job.attempt, stored_ms=now_ms))
 
         return SavedSteps(job, self._for_each(store, outcomes))
 
@@ -104,7 +99,7 @@ class Steps:
         self, job_id: str, *, results: bool = True, after: str | None = None
     ) -> tuple[Job, StepPage]:
         """Return a job and a page of its outcomes. Raises NotFound."""
-        job = self._job(job_id)
+        job = self._jobs.existing(job_id, self._clock.now_ms())
         return job, self._steps.page(job, results=results, after=after)
 
     def with_outcomes(self, job: Job) -> Job:
@@ -127,7 +122,7 @@ class Steps:
         """
 
         def attempt() -> None:
-            job = self._job(job_id)
+            job = self._jobs.existing(job_id, self._clock.now_ms())
             if job.state in (State.ACTIVE, State.COMPLETED):
                 expected = [each for each in State if each not in (State.ACTIVE, State.COMPLETED)]
                 raise Conflict(
@@ -141,12 +136,6 @@ class Steps:
                 raise NotFound("step", name)
 
         retry_on_race(attempt)
-
-    def _job(self, job_id: str) -> Job:
-        job = self._jobs.read_record(job_id)
-        if job is None or job.gone(self._clock.now_ms()):
-            raise NotFound("job", job_id)
-        return job
 
 
 def _addition(count: int, size: int, version: int | None) -> Addition:

@@ -16,18 +16,9 @@ from ojs.services.jobs.transitions import JobChanges
 from ojs.store.jobs.steps import StepStore
 from ojs.store.table.errors import LostRace
 
-# The error of an attempt that suspends itself without progress since the last time.
-NO_PROGRESS = {
-    "code": "no_progress",
-    "type": "no_progress",
-    "message": "The job was suspended for time twice without storing a step in between.",
-}
-
 
 class Suspensions:
     """Suspends active jobs at the request of their workers."""
-
-    no_progress = NO_PROGRESS
 
     def __init__(
         self,
@@ -48,13 +39,7 @@ class Suspensions:
         """Read the suspension of a request. Raises InvalidRequest."""
         return suspension(raw, now_ms=self._clock.now_ms())
 
-    @staticmethod
-    def idle(job: Job, waits: Suspension) -> bool:
-        """Return whether a suspension for time would follow another one without a step."""
-        stops = any(wait.kind == "time" for wait in waits.waits)
-        return stops and job.durable.stopped == job.durable.saves
-
-    def apply(self, job: Job, waits: Suspension, stopped: list[Job] | None) -> Job:
+    def apply(self, job: Job, waits: Suspension, stopped: list[Job] | None) -> Job | None:
         """Suspend an active job as read, or make it available if its wait has ended.
 
         If the process crashes after it stored when a sleep ends, the next attempt continues with
@@ -66,7 +51,7 @@ class Suspensions:
             stopped: See `JobChanges.ack`.
 
         Returns:
-            The stored job.
+            The stored job. None if a suspension for time would follow another one without a step.
 
         Raises:
             LostRace: The job has lost its lease.
@@ -74,6 +59,8 @@ class Suspensions:
         """
         if job.durable.saves >= MAX_STEPS:
             raise TooManySteps(job.id)
+        if waits.stops and job.durable.stopped == job.durable.saves:
+            return None
         now_ms = self._clock.now_ms()
         waits = Suspension(
             tuple(self._stored(job, each, now_ms) for each in waits.waits), waits.all

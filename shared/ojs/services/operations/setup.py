@@ -77,6 +77,26 @@ class Setup:
                 f"{found.needs if found else 'of a newer version'}. Deploy a newer version."
             )
 
+    def check_identity(self, former: str, table: str, replaced: str) -> None:
+        """Raise SetupError if the deployment would continue with a new, empty table.
+
+        A table that a deployment has used is accepted: a restored one, and the former one in a
+        rollback.
+
+        Args:
+            former: Name of the table of the previous deployment.
+            table: Name of the table of this deployment.
+            replaced: Name of the table that the operator agrees to replace.
+        """
+        if former in (table, replaced) or self._deployment.read() is not None:
+            return
+        raise SetupError(
+            f"The table {table} is new, and would replace {former} with all its jobs and keys. "
+            "CloudFormation creates a new table if the ID or the stack of the construct changes. "
+            "Restore the ID, or pass the former table to Storage(table=...). To start with an empty"
+            f" table, set replace_table={former}."
+        )
+
     def check_deliveries(self, egress_hosts: Collection[str], *, push: bool) -> None:
         """Raise SetupError if the deployment would stop active deliveries.
 
@@ -177,6 +197,13 @@ class Setup:
                 f"The secret of key {name} must contain a valid key with an unused id."
             )
         return key.id
+
+    def id_of(self, text: str) -> str:
+        """Return the ID of a key in a secret. Raises SetupError if the text is not a key."""
+        credential = Credential.parse(text.strip())
+        if credential is None:
+            raise SetupError("The secret of a key must contain a valid key.")
+        return credential.id
 
     def take_back_key(self, key_id: str) -> None:
         """Revoke a key, if a key with this ID exists."""

@@ -134,12 +134,12 @@ class Webhooks:
     ) -> SeenSubscription:
         """Change the fields that a request sets. Raises NotFound, and the errors of `create`."""
         given = domain.parse(SubscriptionChange, body)
-        parts, line = self._supported(), self._makers.line(caller)
+        line = self._makers.line(caller)
 
         def change(before: Subscription) -> Subscription:
             after = domain.changed(before, given)
             if after.active:
-                parts.allowed.check(after.target, named="url")
+                self._supported().allowed.check(after.target, named="url")
             return replace(after, line=line)
 
         return self._change(subscription_id, change)
@@ -148,7 +148,6 @@ class Webhooks:
         self, subscription_id: str, secret: str | None, caller: Principal = ANYBODY
     ) -> SeenSubscription:
         """Replace the signing secret. The one before signs as well, for a day. Raises NotFound."""
-        self._supported()
         made, line = secret or self._new_secret(), self._makers.line(caller)
         until_ms = self._clock.now_ms() + domain.OLD_SECRET_MS
 
@@ -275,8 +274,8 @@ class Webhooks:
             NotFound: The delivery or its subscription does not exist.
             Conflict: The delivery is not dead, or its subscription is not active.
         """
-        queue = self._supported().queue
         before = self.delivery(delivery_id)
+        queue = self._supported().queue
         if before.status is not HookStatus.DEAD:
             raise Conflict(
                 f"Delivery '{delivery_id}' is {before.status}. Retry only dead deliveries.",

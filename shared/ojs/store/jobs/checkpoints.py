@@ -17,8 +17,8 @@ from ojs.domain.job.durable import Checkpoint
 from ojs.domain.job.job import Job
 from ojs.store.jobs.payloads import MAX_ITEM_BYTES, PayloadRef, PayloadStore, packed, payload_of
 from ojs.store.table import keys
-from ojs.store.table.errors import UnreadableItem
-from ojs.store.table.races import lost_race
+from ojs.store.table.errors import Unreadable, UnreadableItem
+from ojs.store.table.races import won_or
 from ojs.store.table.table import Put, Table
 from ojs.store.table.values import Item, Value, size
 
@@ -42,46 +42,63 @@ class CheckpointStore:
             more: Other fields to store with it.
             now_ms: Current time in milliseconds since the epoch.
         """
+        text = jsontext.dumps({"state": state, **more})
+        content = packed(text, _BESIDE)
+        if size(content) > MAX_ITEM_BYTES:
+            ref = f"s3:{job.created_ms}-{job.durable.checkpoints}"
+            at = PayloadRef(job.id, keys.CHECKPOINT, ref)
+            # If the process crashes before the item is written, `ojs-aws gc` deletes the object.
+            self._payloads.save([(at, text)])
+            content = {"ref": at.ref}
+        self._replace(job, content, "<", now_ms)
+
+    def clear(self, job: Job, *, now_ms: int) -> None:
+        """Delete the checkpoint of a job that can run again, with its object.
+
+        Its number is kept, so that a late write of an earlier owner changes nothing.
+        """
+        if job.durable.checkpoints:
+            self._replace(job, {}, "<=", now_ms)
+
+    def _replace(self, job: Job, content: Item, than: str, now_ms: int) -> None:
         number = job.durable.checkpoints
-        # The clock of the container that created the job can be ahead.
-        at_ms = max(now_ms, job.created_ms)
         item: Item = {
             "pk": keys.job(job.id),
             "sk": keys.CHECKPOINT,
             "seq": number,
-            "at": at_ms,
+            # The clock of the container that created the job can be ahead.
+            "at": max(now_ms, job.created_ms),
+            **content,
         }
-        text = jsontext.dumps({"state": state, **more})
-        content = packed(text, _BESIDE)
-        if size(content) > MAX_ITEM_BYTES:
-            at = PayloadRef(job.id, keys.CHECKPOINT, f"s3:{job.created_ms}-{number}")
-            # If the process crashes before the item is written, `ojs-aws gc` deletes the object.
-            self._payloads.save([(at, text)])
-            content = {"ref": at.ref}
+        values: dict[str, Value] = {":seq": number, ":born": job.created_ms}
         # Races: a later checkpoint of this job. The loser has been replaced. Or the item is that of
         # an earlier job with the same ID.
-        values: dict[str, Value] = {":seq": number, ":born": job.created_ms}
-        put = Put(
-            item | content,
-            condition="attribute_not_exists(pk) OR #seq < :seq OR #at < :born",
-            values=values,
+        condition = f"attribute_not_exists(pk) OR #seq {than} :seq OR #at < :born"
+        put = Put(item, condition=condition, values=values)
+        left = won_or(
+            lambda: self._table.put(put, own=("seq", number), tell_old=True), lambda _: item
         )
-        replaced: Item | None = None
+        self._payloads.delete(_objects(job.id, left))
 
-        def write() -> None:
-            nonlocal replaced
-            replaced = self._table.put(put, own=("seq", number), tell_old=True)
+    def loaded(self, jobs: Sequence[Job], unreadable: Unreadable | None = None) -> list[Job]:
+        """Return the same jobs with their checkpoints. Makes one call.
 
-        lost = lost_race(write)
-        self._payloads.delete(_objects(job.id, replaced if lost is None else item | content))
-
-    def loaded(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the same jobs with their checkpoints. Makes one call. Raises UnreadableItem."""
-        try:
-            return self._loaded(jobs)
-        except UnreadableItem:
-            # A later checkpoint might have replaced the object of one that was just read.
-            return self._loaded(jobs)
+        `unreadable` is called for each job with a damaged checkpoint, which is then returned
+        without content. If it is None, UnreadableItem is raised.
+        """
+        for last in (False, True):
+            try:
+                return self._loaded(jobs)
+            except UnreadableItem as error:
+                # A later checkpoint might have replaced the object of one that was just read.
+                if last and unreadable is None:
+                    raise
+                damaged = error
+        assert unreadable is not None
+        if len(jobs) > 1:
+            return [one for job in jobs for one in self.loaded([job], unreadable)]
+        unreadable(damaged.what, damaged)
+        return [changed(job, content=None) for job in jobs]
 
     def _loaded(self, jobs: Sequence[Job]) -> list[Job]:
         wanted = {job.id: (keys.job(job.id), keys.CHECKPOINT) for job in jobs if _may_have(job)}
@@ -102,6 +119,8 @@ class CheckpointStore:
                 at = PayloadRef(job.id, keys.CHECKPOINT, str(item["ref"]))
                 text = self._payloads.load([at])[at]
             else:
+                if not item.keys() & {"text", "zip"}:
+                    return None
                 text = payload_of(item)
             more = jsontext.stored(text)
             state = more.pop("state")

@@ -9,6 +9,7 @@ from dataclasses import replace as changed
 from typing import Any
 
 from ojs.domain import jsontext
+from ojs.domain.errors import NotFound
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
@@ -35,6 +36,13 @@ class JobReader:
         """
         item = self._table.get(keys.job(job_id), keys.RECORD)
         return items.job_of(item) if item else None
+
+    def existing(self, job_id: str, now_ms: int) -> Job:
+        """Return the job record, unless its retention has ended. Raises NotFound."""
+        job = self.read_record(job_id)
+        if job is None or job.gone(now_ms):
+            raise NotFound("job", job_id)
+        return job
 
     def read_records(
         self,
@@ -170,13 +178,18 @@ class JobReader:
             return list(jobs)
         return [one for job in jobs for one in self.with_contents([job], unreadable)]
 
-    def with_checkpoints(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the same jobs with their checkpoints. Makes one call if a job can have one."""
+    def with_checkpoints(
+        self, jobs: Sequence[Job], unreadable: Unreadable | None = None
+    ) -> list[Job]:
+        """Return the same jobs with their checkpoints. Makes one call if a job can have one.
+
+        `unreadable` is as for `CheckpointStore.loaded`.
+        """
         if not any(job.durable.resumable for job in jobs):
             return list(jobs)
         from ojs.store.jobs.checkpoints import CheckpointStore
 
-        return CheckpointStore(self._table, self._payloads).loaded(jobs)
+        return CheckpointStore(self._table, self._payloads).loaded(jobs, unreadable)
 
     def with_sent(self, jobs: Sequence[Job]) -> list[Job]:
         """Return the same jobs with their contents as sent by the client, if offloaded to the

@@ -62,6 +62,7 @@ class StepStore:
             "attempt": outcome.attempt,
             "began": outcome.started_ms,
             "ms": outcome.duration_ms,
+            "woke": 1 if outcome.woken else None,
             "at": max(outcome.stored_ms, job.created_ms),
         }
         item: Item = {
@@ -82,7 +83,11 @@ class StepStore:
         count = Update(
             keys.job(job.id),
             keys.RECORD,
-            set={"sgn": job.durable.signals + 1, "op": token},
+            set={
+                "sgn": job.durable.signals + 1,
+                "stb": job.durable.bytes + weight([outcome]),
+                "op": token,
+            },
             condition="#op = :seen",
             values={":seen": job.op or ""},
         )
@@ -91,6 +96,13 @@ class StepStore:
         except LostRace as lost:
             if (lost.items[0] or {}).get("op") != token:
                 raise
+
+    def get(self, job: Job, like: DurableOutcome) -> DurableOutcome | None:
+        """Return the outcome of the kind and name of another one, or None if there is none."""
+        item = self._table.get(
+            keys.job(job.id), keys.step(job.durable.epoch, LETTERS[like.kind], like.name)
+        )
+        return None if item is None or int(item["at"]) < job.created_ms else _outcome(item)
 
     @staticmethod
     def existing(lost: LostRace) -> DurableOutcome | None:
@@ -116,8 +128,7 @@ class StepStore:
         """Return the write of the end of a sleep or wait. It replaces another one unless `once`."""
         item: Item = {
             "pk": keys.job(job.id),
-            "sk": keys.until(job.durable.epoch, wait.name),
-            "kind": wait.kind,
+            "sk": keys.until(job.durable.epoch, wait.kind, wait.name),
             "ms": wait.until_ms,
             "at": max(now_ms, job.created_ms),
         }
@@ -137,7 +148,7 @@ class StepStore:
         values: dict[str, Value] = {
             ":job": keys.job(job.id),
             ":first": keys.step(epoch, "", "")[:-1],
-            ":last": keys.until(epoch, "~~"),
+            ":last": keys.until(epoch, "~", ""),
         }
         start = None
         if after is not None and not str(values[":first"]) <= after <= str(values[":last"]):
@@ -148,14 +159,17 @@ class StepStore:
             "pk = :job AND sk BETWEEN :first AND :last", values, consistent=True, after=start
         )
         outcomes, waits, size, last = list[DurableOutcome](), list[Wait](), 0, None
-        of_epoch = f"{keys.UNTIL}{epoch:04d}|"
+        # A race: the job starts over, and stores outcomes of its next epoch.
+        of_epoch = f"{epoch:04d}|"
+        first, until = keys.STEP + of_epoch, keys.UNTIL + of_epoch
         for at, item in enumerate(found.items):
             sk, last = str(item["sk"]), str(item["sk"])
             if int(item["at"]) < job.created_ms:
                 continue
-            if sk.startswith(of_epoch):
-                waits.append(Wait(str(item["kind"]), sk.removeprefix(of_epoch), int(item["ms"])))
-            elif sk.startswith(keys.STEP):
+            if sk.startswith(until):
+                kind, name = sk.removeprefix(until).split("|", 1)
+                waits.append(Wait(kind, name, int(item["ms"])))
+            elif sk.startswith(first):
                 outcome = _outcome(item, results=results)
                 outcomes.append(outcome)
                 size += jsontext.size_of(outcome.value)
@@ -169,7 +183,8 @@ class StepStore:
         Return false if there are none. Raises LostRace.
         """
         epoch = job.durable.epoch
-        wanted = [keys.step(epoch, letter, name) for letter in KINDS] + [keys.until(epoch, name)]
+        wanted = [keys.step(epoch, letter, name) for letter in KINDS]
+        wanted += [keys.until(epoch, kind, name) for kind in ("sleep", "signal")]
         found = self._table.batch_get((keys.job(job.id), sk) for sk in wanted)
         if not found:
             return False
@@ -191,6 +206,7 @@ def _outcome(item: Mapping[str, Any], *, results: bool = True) -> DurableOutcome
         item.get("began"),
         item.get("ms"),
         int(item["at"]),
+        "woke" in item,
     )
 
 

@@ -83,9 +83,9 @@ def step(epoch: int, kind: str, name: str) -> str:
     return f"{STEP}{epoch:04d}|{kind}|{name}"
 
 
-def until(epoch: int, name: str) -> str:
+def until(epoch: int, kind: str, name: str) -> str:
     """Return the sort key of the end of a sleep or wait."""
-    return f"{UNTIL}{epoch:04d}|{name}"
+    return f"{UNTIL}{epoch:04d}|{kind}|{name}"
 
 
 def is_of_end(sort_key: str) -> bool:
