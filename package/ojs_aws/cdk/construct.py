@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
@@ -224,13 +224,7 @@ class OpenJobSpec(Construct):
         _call_every_minute(self, self.functions["sweep"], by_name("sweep").description)
         map_stream(self, table, self.functions["stream"], self.failures, settings)
         self._connect(table)
-        for spec in specs:
-            if self.queues is not None and spec.consumes:
-                self.queues.map(spec.consumes, self.functions[spec.name])
-        if self.queues is not None:
-            self.queues.told_by(self.functions[OUTCOMES])
-        if self.webhooks is not None:
-            self.webhooks.map(self.functions[WEBHOOK])
+        self._map_queues(specs)
         self.monitoring = Monitoring(
             self,
             "Monitoring",
@@ -292,6 +286,16 @@ class OpenJobSpec(Construct):
         self.realtime.route(socket, self.functions[TICKET])
         if self.settings.realtime == "all":
             map_live(self, table, self.functions[NOTIFY])
+
+    def _map_queues(self, specs: Iterable[FunctionSpec]) -> None:
+        """Map the queues of push deliveries and of webhooks to their functions."""
+        if self.queues is not None:
+            for spec in specs:
+                if spec.consumes:
+                    self.queues.map(spec.consumes, self.functions[spec.name])
+            self.queues.told_by(self.functions[OUTCOMES])
+        if self.webhooks is not None:
+            self.webhooks.map(self.functions[WEBHOOK])
 
     def _entry(
         self,
