@@ -105,7 +105,7 @@ def _prove(
     folder: Path = options.report or Path(name)
     folder.mkdir(parents=True, exist_ok=True)
     run.made = Made(folder, name, url=operator.url, stage=options.stage)
-    began, finished = time.time(), False
+    finished = False
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         try:
@@ -124,7 +124,7 @@ def _prove(
     finally:
         signal.signal(signal.SIGTERM, before)
         facts = {
-            "run": name, "finished": finished, "seconds": round(time.time() - began),
+            "run": name, "finished": finished, "seconds": round(time.time() - run.began),
             "parts": list(options.only), "spent": round(budget.spent, 4), "server": server,
         }  # fmt: skip
         report.write(run, folder, facts)

@@ -123,7 +123,7 @@ def test_a_server_is_proven_and_nothing_is_left(prove: Proving) -> None:
     report = prove.report
     assert prove.failed() == set()
     assert {each["name"] for each in report["checks"] if each["verdict"] == "skipped"} == SKIPPED
-    assert len(report["checks"]) == len(SKIPPED) + 27
+    assert len(report["checks"]) == len(SKIPPED) + 26
     assert report["numbers"]["latency"].keys() == {"enqueue", "fetch", "heartbeat", "ack", "read"}
     assert report["numbers"]["pickup"].keys() == {"poll 0.2 s", "listening", "cron"}
     assert [each["rate"] for each in report["numbers"]["ramp"]] == [1, 2, 5]
@@ -144,7 +144,7 @@ def test_counters_that_stay_behind_are_found(prove: Proving) -> None:
         if not request.url.path.endswith("/stats"):
             return response
         body = response.json()
-        body.get("stats", {}).update(enqueued_today=49)
+        body.get("stats", {}).update(completed=9)
         return httpx.Response(200, json=body)
 
     faulty.change = without
@@ -186,7 +186,7 @@ def test_ctrl_c_cleans_up(prove: Proving, capsys: pytest.CaptureFixture[str]) ->
     faulty = Faulty()
 
     def interrupt(request: httpx.Request, response: httpx.Response) -> httpx.Response:
-        if request.url.path.endswith("/signals/go"):
+        if request.url.path.endswith("/workers/ack"):
             raise KeyboardInterrupt
         return response
 
