@@ -224,13 +224,7 @@ class OpenJobSpec(Construct):
         _call_every_minute(self, self.functions["sweep"], by_name("sweep").description)
         map_stream(self, table, self.functions["stream"], self.failures, settings)
         self._connect(table)
-        for spec in specs:
-            if self.queues is not None and spec.consumes:
-                self.queues.map(spec.consumes, self.functions[spec.name])
-        if self.queues is not None:
-            self.queues.told_by(self.functions[OUTCOMES])
-        if self.webhooks is not None:
-            self.webhooks.map(self.functions[WEBHOOK])
+        self._map_queues(specs)
         self.monitoring = Monitoring(
             self,
             "Monitoring",
@@ -292,6 +286,16 @@ class OpenJobSpec(Construct):
         self.realtime.route(socket, self.functions[TICKET])
         if self.settings.realtime == "all":
             map_live(self, table, self.functions[NOTIFY])
+
+    def _map_queues(self, specs: Mapping[FunctionSpec, lambda_.Function]) -> None:
+        """Map the queues of push delivery and of webhooks to their functions."""
+        for spec in specs:
+            if self.queues is not None and spec.consumes:
+                self.queues.map(spec.consumes, self.functions[spec.name])
+        if self.queues is not None:
+            self.queues.told_by(self.functions[OUTCOMES])
+        if self.webhooks is not None:
+            self.webhooks.map(self.functions[WEBHOOK])
 
     def _entry(
         self,
@@ -918,6 +922,8 @@ class OpenJobSpec(Construct):
         # The function that processes requests sends the test calls.
         answering = "admin" if self.settings.entry == "http_api" else API
         knowing = [self.functions[each] for each in (answering, *PUSHERS)]
+        if self.webhooks is not None and variable == HOSTS_VARIABLE:
+            others = (*others, self.functions[WEBHOOK])
         for function in (*knowing, self.declared.function, *others):
             function.add_environment(variable, ",".join(dict.fromkeys(values)))
         return knowing
