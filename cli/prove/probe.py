@@ -82,7 +82,7 @@ class Probe(Client):
 
     def status(self, path: str, *, authenticated: bool = True) -> int:
         """Read a path, and return the status of the response."""
-        request = self._http.build_request("GET", self._base + path)
+        request = self._http.build_request("GET", self._base + path, timeout=30.0)
         if not authenticated:
             request.headers.pop("Authorization", None)
         try:
