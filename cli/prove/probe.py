@@ -82,10 +82,12 @@ class Probe(Client):
 
     def status(self, path: str, *, authenticated: bool = True) -> int:
         """Read a path, and return the status of the response."""
-        headers = {} if authenticated else {"Authorization": ""}
-        signer = self.signer if authenticated else None
+        request = self._http.build_request("GET", self._base + path, timeout=30.0)
+        if not authenticated:
+            request.headers.pop("Authorization", None)
         try:
-            return self._http.get(self._base + path, headers=headers, auth=signer).status_code
+            signer = self.signer if authenticated else None
+            return self._http.send(request, auth=signer).status_code
         except httpx.HTTPError as error:
             raise Unreachable(f"GET {path}: {error}") from None
 

@@ -97,14 +97,14 @@ def _prove(
     operator, cloud = _connect(options, transport)
     name = f"prove-{secrets.token_hex(2)}"
     budget = cost.Budget(options.max_cost)
-    run = Run(name, operator, operator, None, pace, cloud, options.rate, options.long)  # type: ignore[arg-type]
+    folder: Path = options.report or Path(name)
+    made = Made(folder, name, url=operator.url, stage=options.stage)
+    run = Run(name, operator, operator, made, pace, cloud, options.rate, options.long)
     run.affords = budget.affords
     server = _examine(run, shared=options.shared)
     loads = _loads(run)
     _ask(options, name, budget, loads)
-    folder: Path = options.report or Path(name)
     folder.mkdir(parents=True, exist_ok=True)
-    run.made = Made(folder, name, url=operator.url, stage=options.stage)
     finished = False
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

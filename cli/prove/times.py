@@ -120,7 +120,7 @@ def _picked(name: str, options: dict[str, Any], within_s: float, run: Run) -> st
         raise Skip("the deployment has no WebSocket API (realtime=off)")
     with _worker(run, **options) as begun:
         for number in range(run.pace.pickups + 1):
-            # Jobs don't come in the rhythm of polls.
+            # Pushes don't have the rhythm of polls.
             run.sleep(random.uniform(0.2, 1.0) * min(options["poll_s"], 4.0))  # noqa: S311
             began, job_id = time.monotonic(), run.push(run.named("pick"))
             run.until(lambda: job_id in begun, 60, "the job didn't start")  # noqa: B023

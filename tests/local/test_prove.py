@@ -67,7 +67,7 @@ class Proving:
         self.server, self.folder, self.patch, self.pace = server, folder, patch, PACE
         key = (server.data / "first-key").read_text().strip()
         patch.setenv("OJS_KEY", key)
-        self.client = Client(server.url, key=key)
+        self.client, self.client_key = Client(server.url, key=key), key
 
     def __call__(self, *options: str, transport: httpx.BaseTransport | None = None) -> int:
         run = session.run
@@ -215,14 +215,17 @@ def test_what_would_make_numbers_useless_stops_the_run(
     )  # fmt: skip
     assert prove(transport=late) == Exit.USAGE
     assert "clocks" in capsys.readouterr().err
-    (prove.folder / "made.json").mkdir()  # it can't be written
-    assert "made.json" in refused()
     limited = prove.client.create_key("reader", ["admin:read"])["secret"]
     monkeypatch.setenv("OJS_KEY", limited)
     assert "needs the scopes admin:write" in refused()
     monkeypatch.setenv("OJS_KEY", "nonsense")
     assert "401" in refused()
-    assert not (prove.folder / "report.json").exists()
+    assert not [*prove.folder.iterdir()]
+    monkeypatch.setenv("OJS_KEY", str(prove.client_key))
+    (prove.folder / "made.json").mkdir()  # it can't be written
+    assert "made.json" in refused()
+    assert {each["state"] for each in prove.client.each(prove.client.list_keys)
+            if each["name"] == prove.report["run"]} == set()  # fmt: skip
 
 
 def test_a_ceiling_skips_parts(prove: Proving) -> None:

@@ -358,6 +358,17 @@ def test_a_raised_alarm_and_others_traffic_stop_the_run(aws: Aws, tmp_path: Path
         session._examine(run, shared=False)
 
 
+def test_a_url_needs_neither_the_sdk_nor_credentials() -> None:
+    code = (
+        "import sys, cli.__main__ as it; url = 'http://127.0.0.1:1'; "
+        "print(it.main(['prove', '--url', url, '--yes']), 'boto3' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == f"{Exit.USAGE:d} False"
+    assert found.stderr.startswith("error: No response from http://127.0.0.1:1")
+    assert found.stderr.count("\n") == 1
+
+
 def test_the_command_line_loads_nothing_of_it() -> None:
     code = "import sys, cli.__main__; print([n for n in sys.modules if n.startswith('cli.prove.')])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
