@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 QUEUE = "traffic"
 # Seconds between two jobs of a producer.
 PACE_S = 0.3
-MOST_LOST = 10
 
 
 class Traffic:
@@ -28,7 +27,7 @@ class Traffic:
 
     def __init__(self, api: Api, place: Callable[[Any], str]) -> None:
         """`place` writes an item into an outbox, and returns the id of its job."""
-        self._api, self._place = replace(api, timeout_s=20), place
+        self._api, self._place = replace(api, timeout_s=30), place
         self._lock = threading.Lock()
         self._done = threading.Event()
         self._pushing = threading.Event()
@@ -131,10 +130,10 @@ class Traffic:
 
     def check(self) -> None:
         """Nothing lost, nothing done twice, and no answer but those that clients know."""
-        assert self.lost <= MOST_LOST, self.answers
         print(f"{self.written} items written, answers: {dict(self.answers)}")  # noqa: T201
         assert not self.broken, (self.broken[:5], self.answers)
         assert len(self.stored) > 20, self.answers
+        assert self.lost <= self.answers.total() / 10, self.answers
         assert self.stored == set(self.acked), self.answers
         assert set(self.acked.values()) == {1}, self.answers
         for job_id in self.stored:
