@@ -158,13 +158,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def server(options: argparse.Namespace) -> Server:
     """Return the server of the options. Close `options.server`. Raises CommandError."""
+    options.server = found = Server(*place_of(options))
+    return found
+
+
+def place_of(options: argparse.Namespace) -> tuple[str, str | None, Signer | None]:
+    """Return the URL, the key, and the signer of the options. Raises CommandError."""
     signer = _signer() if options.iam else None
     key = None if options.iam else _key(options.key_file)
     url = options.url or os.environ.get("OJS_URL") or _LOCAL_URL
     if options.stage:
         url, key = _deployed(options.stage, key, signer)
-    options.server = found = Server(url, key, signer)
-    return found
+    return url, key, signer
 
 
 def _signer() -> Signer:

@@ -103,6 +103,7 @@ class ServiceStack(_Stack):
         self._output("StreamFailureQueueUrl", jobs.failures.queue_url)
         self._output("StreamFailureQueueArn", jobs.failures.queue_arn)
         self._output("PushFailureQueueUrl", jobs.queues.failures.queue_url if jobs.queues else None)
+        self._output("ProveFunctionArn", jobs.prove.function_arn if jobs.prove else None)
 
 
 class EdgeStack(_Stack):

@@ -200,6 +200,37 @@ def test_leases_count_on_the_event_age_that_is_set() -> None:
 # --- functions that jobs are pushed to -----------------------------------------------------------
 
 
+def test_prove_adds_one_function_that_may_write_its_log_and_send_outcomes(
+    code: Callable[[], lambda_.Code],
+) -> None:
+    stack = Stack(App(), "proving", env=PLACE)
+    settings = DeploymentSettings(stage="shop", push=True, prove=True)
+    jobs = OpenJobSpec(stack, "Jobs", settings=settings, code=code())
+    assert jobs.prove is not None
+    found = assertions.Template.from_stack(stack)
+    (told,) = (
+        each["Properties"] for each in found.find_resources(TOLD).values()
+        if each["Properties"]["FunctionName"] == stack.resolve(jobs.prove.function_name)
+        and "DestinationConfig" in each["Properties"]
+    )  # fmt: skip
+    assert set(told["DestinationConfig"]) == {"OnSuccess", "OnFailure"}
+    role = stack.resolve(jobs.prove.role.role_name) if jobs.prove.role else None
+    allowed = {
+        action if isinstance(action, str) else tuple(action)
+        for each in found.find_resources(POLICY).values() if role in each["Properties"]["Roles"]
+        for statement in each["Properties"]["PolicyDocument"]["Statement"]
+        for action in [statement["Action"]]
+    }  # fmt: skip
+    assert allowed == {
+        ("logs:CreateLogStream", "logs:PutLogEvents"), "sqs:SendMessage", "lambda:InvokeFunction",
+    }  # fmt: skip
+
+
+def test_prove_requires_push() -> None:
+    with pytest.raises(ValueError, match="prove"):
+        DeploymentSettings(prove=True)
+
+
 def test_no_finding_without_a_written_reason(shop: Shop) -> None:
     report = AwsSolutionsChecks(shop.app).validate_scope(shop.app)
     own = [
@@ -492,7 +523,7 @@ def durable_stack(code: Callable[[], lambda_.Code], **settings: Any) -> tuple[St
     through = ec2.InterfaceVpcEndpoint.from_interface_vpc_endpoint_attributes(
         stack, "Through", port=443, vpc_endpoint_id="vpce-1"
     )
-    private = [through] if given.entry == "private_api" else None
+    private: list[ec2.IVpcEndpoint] = [through] if given.entry == "private_api" else []
     jobs = OpenJobSpec(stack, "Jobs", settings=given, code=code(), vpc_endpoints=private)
     return stack, jobs
 
@@ -561,7 +592,7 @@ def test_a_durable_function_that_cannot_know_the_server_is_refused(
     code: Callable[[], lambda_.Code],
 ) -> None:
     stack, jobs = durable_stack(code)
-    elsewhere = function(Stack(stack.node.root, "other", env=PLACE), "Worker")
+    elsewhere = function(Stack(App(), "other", env=PLACE), "Worker")
     arn = f"arn:aws:lambda:eu-central-1:{PLACE.account}:function:f"
     role = iam.Role.from_role_arn(stack, "Role", f"arn:aws:iam::{PLACE.account}:role/r")
     imported = lambda_.Function.from_function_attributes(
@@ -571,7 +602,8 @@ def test_a_durable_function_that_cannot_know_the_server_is_refused(
         with pytest.raises(ValueError, match="must be a function of the stack of durable/Jobs"):
             jobs.add_worker(each, queues=["x"], durable=True)
     for settings, why in (
-        ({"entry": "function_url", "reserved_concurrency": {"api": 50}}, "not supported with entry=function_url"),
+        ({"entry": "function_url", "reserved_concurrency": {"api": 50}},
+         "not supported with entry=function_url"),
         ({"authorizer": "jwt", "jwt_issuer": "https://a.example", "jwt_audience": ["a"]},
          "grant_work: not supported with authorizer=jwt"),
     ):  # fmt: skip

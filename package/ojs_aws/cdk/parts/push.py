@@ -14,6 +14,7 @@ from constructs import Construct
 from ojs_aws.cdk.functions import DISPATCH, FUNCTIONS, OUTCOMES, QUEUES, SEND
 from ojs_aws.cdk.parts.acknowledgement import acknowledge
 from ojs_aws.cdk.parts.function import name_of_outcomes
+from ojs_aws.cdk.parts.log_group import log_group
 from ojs_aws.cdk.parts.storage import KEY_USE
 
 if TYPE_CHECKING:
@@ -44,17 +45,22 @@ class Queues(Construct):
         self, scope: Construct, name: str, *, key: kms.IKey | None, settings: DeploymentSettings
     ) -> None:
         super().__init__(scope, name)
-        self._settings, self._key = settings, key
+        self._settings = settings
         consumers = {spec.consumes: spec for spec in FUNCTIONS if spec.consumes}
-        self.failures = self._queue("Failures", retention_period=Duration.days(14))
+        self.failures = encrypted_queue(
+            self, "Failures", key, settings, retention_period=Duration.days(14)
+        )
         acknowledge(
             self.failures,
             "AwsSolutions-SQS3",
             "This queue is a dead-letter queue for messages that could not be processed.",
         )
         self.by_name: Mapping[str, sqs.Queue] = {
-            each: self._queue(
+            each: encrypted_queue(
+                self,
                 each.capitalize(),
+                key,
+                settings,
                 # A fixed name: roles of functions in other stacks refer to it.
                 queue_name=name_of_outcomes(settings) if each == OUTCOMES else None,
                 visibility_timeout=Duration.seconds(6 * consumers[each].timeout_s),
@@ -65,30 +71,6 @@ class Queues(Construct):
             )
             for each in QUEUES
         }
-
-    def _queue(
-        self,
-        name: str,
-        *,
-        retention_period: Duration,
-        queue_name: str | None = None,
-        visibility_timeout: Duration | None = None,
-        dead_letter_queue: sqs.DeadLetterQueue | None = None,
-    ) -> sqs.Queue:
-        return sqs.Queue(
-            self,
-            name,
-            queue_name=queue_name,
-            encryption=sqs.QueueEncryption.KMS if self._key else sqs.QueueEncryption.SQS_MANAGED,
-            encryption_master_key=self._key,
-            # One call of KMS in an hour, in place of one in five minutes.
-            data_key_reuse=Duration.hours(1) if self._key else None,
-            # The local emulator speaks plain HTTP, and enforces this like AWS does.
-            enforce_ssl=not self._settings.is_local,
-            retention_period=retention_period,
-            visibility_timeout=visibility_timeout,
-            dead_letter_queue=dead_letter_queue,
-        )
 
     def told_by(self, function: lambda_.Function) -> None:
         """Send outcomes that `function` could not process to the queue of outcomes.
@@ -132,6 +114,34 @@ class Queues(Construct):
         )
         # Lambda checks the role when it creates the mapping, so the policy must exist first.
         mapping.node.add_dependency(function.role or function)
+
+
+def encrypted_queue(
+    scope: Construct,
+    name: str,
+    key: kms.IKey | None,
+    settings: DeploymentSettings,
+    *,
+    retention_period: Duration,
+    queue_name: str | None = None,
+    visibility_timeout: Duration | None = None,
+    dead_letter_queue: sqs.DeadLetterQueue | None = None,
+) -> sqs.Queue:
+    """Create an encrypted queue."""
+    return sqs.Queue(
+        scope,
+        name,
+        queue_name=queue_name,
+        encryption=sqs.QueueEncryption.KMS if key else sqs.QueueEncryption.SQS_MANAGED,
+        encryption_master_key=key,
+        # One call of KMS in an hour, in place of one in five minutes.
+        data_key_reuse=Duration.hours(1) if key else None,
+        # The local emulator speaks plain HTTP, and enforces this like AWS does.
+        enforce_ssl=not settings.is_local,
+        retention_period=retention_period,
+        visibility_timeout=visibility_timeout,
+        dead_letter_queue=dead_letter_queue,
+    )
 
 
 @dataclass(frozen=True)
@@ -253,3 +263,40 @@ def prepare(
     # Lambda checks the function's role when this is set.
     config.node.add_dependency(target.role, settles)
     return [policy, config]
+
+
+# Jobs of `ojs-aws prove`: one succeeds, and one crashes, so that both destinations are used.
+_PROVE = """\
+def handler(job, context):
+    if job["args"] == ["fail"]:
+        raise RuntimeError("fails as asked")
+    return {"status": "completed", "job_id": job["id"], "result": job["args"]}
+"""
+
+
+def prove_function(scope: Construct, settings: DeploymentSettings) -> lambda_.Function:
+    """Create the function that `ojs-aws prove` pushes jobs to."""
+    scope = Construct(scope, "Prove")
+    logs = log_group(scope, settings=settings)
+    role = iam.Role(
+        scope,
+        "Role",
+        assumed_by=cast("iam.IPrincipal", iam.ServicePrincipal("lambda.amazonaws.com")),
+        description=f"ojs {settings.stage}: function prove",
+    )
+    logs.grant_write(role)
+    return lambda_.Function(
+        scope,
+        "Function",
+        description="Receives the pushed jobs of ojs-aws prove",
+        code=lambda_.Code.from_inline(_PROVE),
+        handler="index.handler",
+        runtime=lambda_.Runtime(
+            f"python{settings.runtime_python}",
+            lambda_.RuntimeFamily.PYTHON,
+            supports_inline_code=True,
+        ),
+        timeout=Duration.seconds(5),
+        role=cast("iam.IRole", role),
+        log_group=logs,
+    )
