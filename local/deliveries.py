@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -77,15 +78,21 @@ class LocalDeliveries:
             wakes=self._timers,
             target=self._target,
             allowed=AllowedTargets(
-                egress_hosts=("*",), check_endpoint=self._check, handlers=self._handlers
+                egress_hosts=("*",),
+                check_endpoint=partial(check_endpoint, self._loopback),
+                handlers=self._handlers,
             ),
             sends=self,
         )
 
-    def start(self, dispatch: Callable[[], DeliveryDispatcher]) -> None:
-        """Start. `dispatch` is called for each use, because a reset replaces the dispatcher."""
+    def start(self, dispatch: Callable[[], DeliveryDispatcher]) -> Callable[[], None]:
+        """Start, and return `stop`.
+
+        `dispatch` is called for each use, because a reset replaces the dispatcher.
+        """
         self._dispatch = dispatch
         self._timers.start()
+        return self.stop
 
     def stop(self) -> None:
         """Stop all of it. Running pushes are abandoned."""
@@ -100,15 +107,6 @@ class LocalDeliveries:
         for push in pushes:
             self._calls.submit(self._send, delivery, push)
         return ()
-
-    def _check(self, url: str) -> None:
-        try:
-            place(url, loopback=self._loopback)
-        except Blocked as refusal:
-            here = (
-                "" if self._loopback else ". To allow this machine, use --allow-loopback-endpoints"
-            )
-            raise ValueError(f"{refusal}{here}") from None
 
     def _target(self, delivery: Delivery) -> Target:
         return self._functions if delivery.handler is not None else self._endpoints
@@ -152,6 +150,15 @@ class LocalDeliveries:
                 return
             else:
                 return
+
+
+def check_endpoint(loopback: bool, url: str) -> None:
+    """Raise ValueError if an endpoint is not allowed. `loopback` allows this machine."""
+    try:
+        place(url, loopback=loopback)
+    except Blocked as refusal:
+        here = "" if loopback else ". To allow this machine, use --allow-loopback-endpoints"
+        raise ValueError(f"{refusal}{here}") from None
 
 
 class Timers:

@@ -41,6 +41,7 @@ from local.origins import OriginCheck
 from local.scheduler import Precedence, Rounds, Scheduler
 from local.sockets import Hub
 from local.stream import EVENTS_INTERVAL_S, INTERVAL_S, Pump, TableStream
+from local.webhooks import LocalWebhooks
 from ojs import runtime as ojs_runtime
 from ojs.clock import SystemClock
 from ojs.domain.errors import BackendUnavailable, OjsError
@@ -85,6 +86,8 @@ _SWEEPS = (
     (2.0, {"workflows": 1_000}),
     # Deliveries with lost wake-ups, or with more timers to schedule.
     (2.0, {"deliveries": 100}),
+    # Webhook deliveries with a later attempt.
+    (2.0, {"webhooks": 500}),
     # Queues that may become idle.
     (60.0, {"rest": 500}),
     # Cron jobs whose times changed with time zone rules. Without such jobs it does nothing.
@@ -173,6 +176,8 @@ class LocalServer:
                 authorizer=authorizer,
                 iam_operators=(OPERATOR,),
                 authorizer_cache_s=0,
+                # Names no queue: `local.webhooks` has it.
+                webhook_queue="memory",
                 realtime="all",
                 socket_url=f"ws{http.url.removeprefix('http')}{SOCKET_PATH}",
             )
@@ -186,8 +191,13 @@ class LocalServer:
                 self._clock,
                 version=self.version,
             )
-            asking = Access(Authentication(stored, self._clock), KeyFile(folder.path / FIRST_KEY))
-            self.access = {"none": None, "keys": asking, "iam": SignedAccess()}[authorizer]
+            self.access = {
+                "none": None,
+                "keys": Access(
+                    Authentication(stored, self._clock), KeyFile(folder.path / FIRST_KEY)
+                ),
+                "iam": SignedAccess(),
+            }[authorizer]
             self._deliver = dict(deliver)
             self._deliveries = LocalDeliveries(
                 self._clock,
@@ -196,6 +206,7 @@ class LocalServer:
                 loopback=loopback_endpoints,
                 environment=self._of_handlers,
             )
+            self._webhooks = LocalWebhooks(self._clock, loopback=loopback_endpoints)
             self._open_table()
             self._runtime = self._use_new_runtime()
             self._put_deliveries()
@@ -240,8 +251,8 @@ class LocalServer:
             for schedule in self._schedules:
                 undo.callback(schedule.stop)
                 schedule.start()
-            self._deliveries.start(lambda: self._runtime.dispatch)
-            undo.callback(self._deliveries.stop)
+            undo.callback(self._deliveries.start(lambda: self._runtime.dispatch))
+            undo.callback(self._webhooks.start(lambda: self._runtime.webhook_sender))
             # Reverse order: requests end first, then the schedules, then the stream, then the
             # engine.
             undo.callback(http.stop)
@@ -373,6 +384,7 @@ class LocalServer:
             clock=self._clock,
             middleware=[hooks.reject_marked],
             push=self._deliveries.parts,
+            hooks=lambda: self._webhooks.parts,
             realtime=lambda: self._hub,
         )
         if self.access is None:

@@ -39,6 +39,7 @@ CLAIMED = (
     "ext-observability",
     "ext-progress",
     "ext-rate-limiting",
+    "ext-webhooks",
 )
 # Case id → why no server can pass it as it is written.
 UNPASSABLE = {

@@ -21,6 +21,7 @@ from ojs.store.jobs import items, unique_locks
 from ojs.store.queues import pools, queues
 from ojs.store.realtime import connections, listeners, subscribers
 from ojs.store.table.record import Record
+from ojs.store.webhooks import webhooks
 from ojs.store.workflows import workflows
 
 ROWS = Path(__file__).with_name("attributes.tsv")
@@ -32,6 +33,8 @@ RECORDS: dict[str, Record[Any]] = {
     "Queue": queues.QUEUE,
     "Worker pool": pools.POOL,
     "Delivery": deliveries.DELIVERY,
+    "Webhook": webhooks.SUBSCRIPTION,
+    "Delivery of a webhook": webhooks.DELIVERY,
     "Workflow": workflows.WORKFLOW,
     "Cron job": crons.CRON,
     "Run of a cron job": crons.RUN,

@@ -19,7 +19,8 @@ Schema = Mapping[str, Any]
 TITLES = {
     "jobs": "Jobs", "workers": "Workers", "queues": "Queues", "dead-letter": "Dead letters",
     "cron": "Cron jobs", "workflows": "Workflows", "rate limits": "Rate limits",
-    "scheduling": "Worker pools", "deliveries": "Push deliveries", "events": "Events",
+    "scheduling": "Worker pools", "deliveries": "Push deliveries", "webhooks": "Webhooks",
+    "events": "Events",
     "keys": "Access keys", "system": "System", "admin": "Administration",
 }  # fmt: skip
 NOTE = "<!-- Written by `make facts` from the API's declarations. Do not edit. -->"

@@ -22,6 +22,7 @@ from ojs.api import (
     realtime,
     statistics,
     system,
+    webhooks,
     workers,
     workflows,
 )
@@ -35,6 +36,6 @@ app = Application(
 handler = (
     app.serve(actions, bulk, crons, dead_letter, deliveries, durable, events, jobs, keys, listing)
     .serve(maintenance, metrics, pools, queues, rate_limits, realtime, statistics, system)
-    .serve(workers, workflows)
+    .serve(webhooks, workers, workflows)
 )
 runtime.prepare("dead_letter", "queues")

@@ -55,6 +55,7 @@ def _projector(current: Runtime) -> Projector:
         workflows=lambda: current.workflow_advance,
         durable=lambda: current.durable_ends,
         deliveries=current.wake,
+        hooks=current.webhook_matcher,
     )
 
 

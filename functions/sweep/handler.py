@@ -72,6 +72,8 @@ PARTS = {
     "workflows": SweepConfig(200, BULK_SPARE_MS, "Workflows checked"),
     # Queues of deliveries.
     "deliveries": SweepConfig(2_000, BULK_SPARE_MS),
+    # Deliveries of each webhook.
+    "webhooks": SweepConfig(500, BULK_SPARE_MS),
     # Dead letters that bulk operations retry or purge.
     "bulk": SweepConfig(10_000, BULK_SPARE_MS, "Bulk operations continued", frozenset({"more"})),
     # Jobs that get start tags.
@@ -166,7 +168,9 @@ def _publish_later(current: Runtime, go_on: GoOn) -> None:
     """Publish events that the bus rejected earlier."""
     from ojs import projections
 
-    pages = projections.publish_later(current.settings, current.table, go_on, sleep=current.sleep)
+    pages = projections.publish_later(
+        current.settings, current.table, go_on, hooks=current.webhook_matcher, sleep=current.sleep
+    )
     if pages:
         logger.info("Delayed events published", extra={"pages": pages})
 

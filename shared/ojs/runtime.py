@@ -127,6 +127,11 @@ if TYPE_CHECKING:
     from ojs.services.realtime.sockets import Sockets
     from ojs.services.sweeping.jobs import JobSweep
     from ojs.services.sweeps import Sweep, SweepQueues
+    from ojs.services.webhooks.manage import Webhooks
+    from ojs.services.webhooks.match import WebhookMatcher
+    from ojs.services.webhooks.parts import WebhookDependencies
+    from ojs.services.webhooks.send import WebhookSender
+    from ojs.services.webhooks.sweep import WebhookSweep
     from ojs.services.workers.workers import WorkerRegistry
     from ojs.services.workflows.advance import WorkflowAdvance
     from ojs.services.workflows.control import WorkflowControl
@@ -159,6 +164,7 @@ if TYPE_CHECKING:
     from ojs.store.realtime.subscribers import SubscriberStore
     from ojs.store.realtime.tickets import TicketStore
     from ojs.store.table.outbox import OutboxTable
+    from ojs.store.webhooks.webhooks import WebhookDirectory, WebhookStore
     from ojs.store.workflows.workflows import WorkflowStore
     from ojs.targets.queues import SqsRecordQueue
 
@@ -267,6 +273,8 @@ class Stores:
     crons: CronStore = provided("ojs.store.crons.crons:CronStore")
     deliveries: DeliveryStore = provided("ojs.store.deliveries.deliveries:DeliveryStore")
     directory: DeliveryDirectory = provided("ojs.store.deliveries.deliveries:DeliveryDirectory")
+    webhooks: WebhookStore = provided("ojs.store.webhooks.webhooks:WebhookStore")
+    webhook_directory: WebhookDirectory = provided("ojs.store.webhooks.webhooks:WebhookDirectory")
     workflows: WorkflowStore = provided("ojs.store.workflows.workflows:WorkflowStore")
     statistics: StatisticsStore = provided("ojs.store.derived.statistics:StatisticsStore")
     event_log: EventLog = provided("ojs.store.derived.event_log:EventLog")
@@ -324,6 +332,16 @@ def _remembered_ms(runtime: Runtime) -> int:
     return 1_000 * runtime.settings.authorizer_cache_s
 
 
+def _has_webhooks(runtime: Runtime) -> bool:
+    return runtime.webhook_parts is not None
+
+
+def _hook_parts(runtime: Runtime) -> WebhookDependencies:
+    if runtime.webhook_parts is None:
+        raise Unsupported("Webhooks are not supported by this deployment.")
+    return runtime.webhook_parts
+
+
 def _sends(runtime: Runtime) -> bool:
     return runtime.messages is not None
 
@@ -355,8 +373,10 @@ class Runtime:
         for_each: ForEach,
         push: Callable[[], DeliveryDependencies] | None,
         realtime: Callable[[], Connections] | None,
+        hooks: Callable[[], WebhookDependencies] | None = None,
     ) -> None:
         self.settings = settings
+        self._hooks = hooks
         self._push = push
         self._realtime = realtime
         self.stores = stores
@@ -550,6 +570,28 @@ class Runtime:
         "ojs.services.deliveries.sweep:DeliverySweep", when=_pushes
     )
 
+    # --- webhooks -------------------------------------------------------------------------------
+
+    @cached_property
+    def webhook_parts(self) -> WebhookDependencies | None:
+        """The queue and the target of webhooks, or None without webhooks."""
+        return None if self._hooks is None else self._hooks()
+
+    webhooks: Webhooks = provided("ojs.services.webhooks.manage:Webhooks")
+    webhook_matcher: WebhookMatcher | None = provided(
+        "ojs.services.webhooks.match:WebhookMatcher",
+        when=_has_webhooks,
+        queue=lambda run: _hook_parts(run).queue,
+    )
+    webhook_sender: WebhookSender = provided(
+        "ojs.services.webhooks.send:WebhookSender", parts=_hook_parts
+    )
+    webhook_sweep: WebhookSweep | None = provided(
+        "ojs.services.webhooks.sweep:WebhookSweep",
+        when=_has_webhooks,
+        queue=lambda run: _hook_parts(run).queue,
+    )
+
     # --- realtime -------------------------------------------------------------------------------
 
     @cached_property
@@ -646,6 +688,8 @@ class Runtime:
         yield self.workflow_sweep
         if self.delivery_sweep is not None:
             yield self.delivery_sweep
+        if self.webhook_sweep is not None:
+            yield self.webhook_sweep
         yield self.bulk
         yield self.backfill
         yield self.reconcile
@@ -691,6 +735,7 @@ def build(
     for_each: ForEach = in_threads,
     push: DeliveryDependencies | None = None,
     realtime: Callable[[], Connections] | None = None,
+    hooks: Callable[[], WebhookDependencies] | None = None,
 ) -> Runtime:
     """Create the stores and services. By default, all parts are those of AWS.
 
@@ -706,6 +751,7 @@ def build(
         for_each: Makes calls, possibly in parallel.
         push: Queues and targets of deliveries. Default: those of `settings`.
         realtime: Makes the sender of messages to connections. Default: that of `settings`.
+        hooks: Makes the queue and the target of webhooks. Default: those of `settings`.
     """
     clock = clock or SystemClock()
     ids = ids or IdSource(clock)
@@ -723,6 +769,7 @@ def build(
         for_each=for_each,
         push=_pushing(settings, clock, for_each, push),
         realtime=_messages(settings, realtime),
+        hooks=hooks or _webhooks(settings, clock),
     )
 
 
@@ -751,6 +798,24 @@ def _pushing(
             ),
             sends=None if settings.send_queue is None else SqsSendQueue(settings.send_queue),
         )
+
+    return make
+
+
+def _webhooks(settings: Settings, clock: Clock) -> Callable[[], WebhookDependencies] | None:
+    """Return a function that creates the queue and the target of webhooks, or None without them."""
+    url = settings.webhook_queue
+    if url is None:
+        return None
+
+    def make() -> WebhookDependencies:
+        from ojs.services.deliveries.parts import AllowedTargets
+        from ojs.services.webhooks.parts import WebhookDependencies
+        from ojs.targets.queues import SqsHookQueue
+        from ojs.targets.webhooks import WebhookTarget
+
+        allowed = AllowedTargets(egress_hosts=settings.egress_hosts, check_endpoint=_check_endpoint)
+        return WebhookDependencies(SqsHookQueue(url), WebhookTarget(clock), allowed)
 
     return make
 

@@ -160,12 +160,14 @@ class Settings:
     # separated by commas. Then the URLs of the queues of wake-up messages, of pushes for senders,
     # and of outcomes. Without the first queue, no job is pushed.
     push_functions: tuple[str, ...] = ()
-    # Hosts that deliveries can send jobs to: `a.example`, `*.a.example` for all its subdomains, `*`
-    # for all. In the environment separated by commas. None: no endpoint is called.
+    # Hosts that deliveries and webhooks can send data to: `a.example`, `*.a.example` for all its
+    # subdomains, `*` for all. In the environment separated by commas. None: no endpoint is called.
     egress_hosts: tuple[str, ...] = ()
     dispatch_queue: str | None = None
     send_queue: str | None = None
     outcome_queue: str | None = None
+    # URL of the queue of webhook messages. Without it, no event is posted.
+    webhook_queue: str | None = None
     # Whether Lambda sends the outcomes of asynchronous invocations to their destinations. In the
     # environment `true` or `false`. False only in an AWS emulator.
     destinations: bool = True

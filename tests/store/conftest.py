@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from local.engines import Engine
     from ojs.domain.realtime import Connections
     from ojs.services.deliveries.parts import DeliveryDependencies
+    from ojs.services.webhooks.parts import WebhookDependencies
 
 WORKER = "worker_019414d4-aaaa-7000-c000-111111111111"
 
@@ -51,6 +52,9 @@ class World:
     # What sends messages to connections, where there is realtime.
     connections: Connections | None = None
 
+    # What webhooks need.
+    hooks: WebhookDependencies | None = None
+
     run: runtime.Runtime = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,6 +71,7 @@ class World:
             sleep=self.sleep,
             for_each=self.for_each,
             push=self.pushing,
+            hooks=None if self.hooks is None else lambda: cast("Any", self.hooks),
             realtime=None if self.connections is None else lambda: cast("Any", self.connections),
         )
 

@@ -93,6 +93,7 @@ def test_a_row_gives_each_parameter_a_value_of_its_type(root: type, name: str) -
         worker_groups={"web": ["a"]},
         realtime="all",
         socket_endpoint="https://sockets",
+        webhook_queue="https://webhooks",
     )
     owner = run if root is Runtime else run.stores
     value = getattr(owner, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
@@ -29,6 +29,7 @@ from ojs_aws.cdk.functions import (
     SETUP,
     SOCKET,
     TICKET,
+    WEBHOOK,
     FunctionSpec,
     by_name,
     deployed,
@@ -63,6 +64,7 @@ from ojs_aws.cdk.parts.push import Queues, Target, prepare, prove_function, targ
 from ojs_aws.cdk.parts.realtime import Realtime
 from ojs_aws.cdk.parts.storage import Storage
 from ojs_aws.cdk.parts.stream import failure_queue, map_live, map_stream
+from ojs_aws.cdk.parts.webhooks import Webhooks
 from ojs_aws.cdk.settings import EVENT_PATTERN, DeploymentSettings
 
 if TYPE_CHECKING:
@@ -117,6 +119,8 @@ class OpenJobSpec(Construct):
     """Event bus to which the backend emits events."""
     queues: Queues | None
     """Queues of push delivery. None with push=false."""
+    webhooks: Webhooks | None
+    """Queue of webhooks. None with webhooks=false."""
     realtime: Realtime | None
     """WebSocket API. None with realtime=off."""
     prove: lambda_.Function | None
@@ -127,7 +131,8 @@ class OpenJobSpec(Construct):
     """Functions by name: jobs, workers, admin, dashboard, stream, sweep, setup, authorizer.
 
     With an `entry` other than http_api, api replaces jobs, workers, admin, dashboard, and
-    authorizer. With push=true also dispatch, sender, and outcomes. With realtime=wake or all also
+    authorizer. With push=true also dispatch, sender, and outcomes. With webhooks=true
+    also webhook. With realtime=wake or all also
     ticket and socket, with all also notify."""
 
     @names_construct
@@ -190,6 +195,9 @@ class OpenJobSpec(Construct):
         self.queues = (
             Queues(self._push, "Queues", key=key, settings=settings) if settings.push else None
         )
+        self.webhooks = (
+            Webhooks(self, "Webhooks", key=key, settings=settings) if settings.webhooks else None
+        )
         self.realtime = self._realtime(realtime_domain)
         self._metric_queues: list[str] = []
         self._bus_types = set(settings.bus_types)
@@ -204,6 +212,7 @@ class OpenJobSpec(Construct):
             origin=self.origin_secret if settings.asks_for_origin else None,
             key=key,
             queues=self.queues.by_name if self.queues else {},
+            webhooks=self.webhooks.queue if self.webhooks else None,
             realtime=self.realtime,
         )
         specs = {spec: self._function(spec) for spec in self._deployed()}
@@ -215,11 +224,7 @@ class OpenJobSpec(Construct):
         _call_every_minute(self, self.functions["sweep"], by_name("sweep").description)
         map_stream(self, table, self.functions["stream"], self.failures, settings)
         self._connect(table)
-        for spec in specs:
-            if self.queues is not None and spec.consumes:
-                self.queues.map(spec.consumes, self.functions[spec.name])
-        if self.queues is not None:
-            self.queues.told_by(self.functions[OUTCOMES])
+        self._map_queues(specs)
         self.monitoring = Monitoring(
             self,
             "Monitoring",
@@ -229,6 +234,7 @@ class OpenJobSpec(Construct):
             functions={n: each for n, each in self.functions.items() if n not in _UNWATCHED},
             failures=self.failures,
             queues=self.queues,
+            webhooks=self.webhooks,
             bus=self.bus,
             topics=alarm_topics,
             settings=settings,
@@ -258,6 +264,7 @@ class OpenJobSpec(Construct):
             push=settings.push,
             dashboard=settings.web_dashboard,
             realtime=settings.realtime,
+            webhooks=settings.webhooks,
         )
 
     def _realtime(self, domain: Domain | None) -> Realtime | None:
@@ -279,6 +286,16 @@ class OpenJobSpec(Construct):
         self.realtime.route(socket, self.functions[TICKET])
         if self.settings.realtime == "all":
             map_live(self, table, self.functions[NOTIFY])
+
+    def _map_queues(self, specs: Iterable[FunctionSpec]) -> None:
+        """Map the queues of push deliveries and of webhooks to their functions."""
+        if self.queues is not None:
+            for spec in specs:
+                if spec.consumes:
+                    self.queues.map(spec.consumes, self.functions[spec.name])
+            self.queues.told_by(self.functions[OUTCOMES])
+        if self.webhooks is not None:
+            self.webhooks.map(self.functions[WEBHOOK])
 
     def _entry(
         self,

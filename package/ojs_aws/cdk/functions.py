@@ -19,6 +19,7 @@ SETUP = "setup"
 DECLARE = "declare"
 BRIDGE = "bridge"
 DASHBOARD = "dashboard"
+WEBHOOK = "webhook"
 SOCKET, TICKET, NOTIFY = "socket", "ticket", "notify"
 
 
@@ -50,6 +51,8 @@ class Access:
     """SQS actions by queue of push delivery (`QUEUES`). Requires push=true."""
     targets: frozenset[str] = frozenset()
     """Lambda actions on the functions that deliveries can target. Requires push=true."""
+    webhooks: frozenset[str] = frozenset()
+    """SQS actions on the queue of webhooks. Requires webhooks=true."""
     connections: frozenset[str] = frozenset()
     """API Gateway actions on connections of the WebSocket API. Requires realtime=all or wake."""
 
@@ -68,6 +71,8 @@ class FunctionSpec:
     """Value of the setting `authorizer` that deploys this function. None: all values."""
     consumes: str | None = None
     """Queue of push delivery that triggers this function. Requires push=true."""
+    webhooks: bool = False
+    """Whether this function requires webhooks=true."""
     open: bool = False
     """Whether its routes are public, without an authorizer."""
     realtime: tuple[str, ...] = ("all", "wake", "off")
@@ -173,7 +178,7 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         routes=(DEFAULT_ROUTE,),
         timeout_s=HTTP_TIMEOUT_S,
         # The request for a test call waits for the target's response.
-        access=replace(_WORK_AND_EXPIRY, targets=_INVOKES, origin=_READS_SECRET),
+        access=replace(_WORK_AND_EXPIRY, targets=_INVOKES, origin=_READS_SECRET, webhooks=_SENDS),
     ),
     FunctionSpec(
         name=DASHBOARD,
@@ -196,6 +201,7 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
             stream=STREAM_SOURCE,
             bus=frozenset({"PutEvents"}),
             failures=frozenset({"SendMessage"}),
+            webhooks=_SENDS,
         ),
     ),
     FunctionSpec(
@@ -204,7 +210,7 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         # Ends before the next run, which starts after one minute.
         timeout_s=55,
         # Publishes events that the bus rejected earlier.
-        access=replace(_WORK_AND_EXPIRY, bus=frozenset({"PutEvents"})),
+        access=replace(_WORK_AND_EXPIRY, bus=frozenset({"PutEvents"}), webhooks=_SENDS),
     ),
     FunctionSpec(
         name=AUTHORIZER,
@@ -283,6 +289,18 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         timeout_s=900,
         access=_pushing(SEND),
     ),
+    FunctionSpec(
+        name=WEBHOOK,
+        description="Webhooks: posts events to endpoints",
+        webhooks=True,
+        # The maximum timeout of an endpoint, and time to record the outcomes.
+        timeout_s=70,
+        access=Access(
+            table=frozenset({"BatchGetItem", "GetItem", "PutItem", "UpdateItem"}),
+            items=("HK|*", "HOOKS", _KEYS),
+            webhooks=QUEUE_SOURCE | _SENDS,
+        ),
+    ),
 )
 
 # Functions that push jobs. Require push=true.
@@ -295,7 +313,7 @@ _API = FunctionSpec(
     description="Complete API: jobs, workers, queues, dead letters, and administration",
     routes=(DEFAULT_ROUTE,),
     timeout_s=HTTP_TIMEOUT_S,
-    access=replace(_WORK_AND_EXPIRY, table=_SUSPENDS, targets=_INVOKES),
+    access=replace(_WORK_AND_EXPIRY, table=_SUSPENDS, targets=_INVOKES, webhooks=_SENDS),
 )
 
 # Created if a CDK app declares resources. Same permissions as admin, without test calls.
@@ -327,6 +345,7 @@ def deployed(
     push: bool = False,
     dashboard: bool = True,
     realtime: str = "wake",
+    webhooks: bool = False,
 ) -> tuple[FunctionSpec, ...]:
     """Return the functions of a deployment.
 
@@ -336,6 +355,7 @@ def deployed(
         push: The setting `push`.
         dashboard: The setting `web_dashboard`.
         realtime: The setting `realtime`.
+        webhooks: The setting `webhooks`.
 
     Returns:
         The functions, in the order of `FUNCTIONS`.
@@ -346,6 +366,7 @@ def deployed(
         if spec.authorizer in {None, authorizer}
         and (push or spec.consumes is None)
         and (dashboard or spec.name != DASHBOARD)
+        and (webhooks or not spec.webhooks)
         and realtime in spec.realtime
     )
     if entry == "http_api":

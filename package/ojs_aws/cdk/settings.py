@@ -28,6 +28,7 @@ from ojs_aws.cdk.functions import (
     PUSHERS,
     SOCKET,
     TICKET,
+    WEBHOOK,
     deployed,
 )
 
@@ -241,9 +242,13 @@ class DeploymentSettings(BaseModel):
     push_functions: Annotated[tuple[_Function, ...], _Listed] = Field((), max_length=20)
     """push: ARNs of functions that deliveries can target, without alias or version. On the command
     line separated by commas. add_worker of the construct adds more."""
+    webhooks: bool = False
+    """Enables webhooks, which post events to HTTPS endpoints. Adds a queue and the function
+    webhook. Set egress_hosts too."""
     egress_hosts: Annotated[tuple[_Host, ...], _Listed] = Field((), max_length=50)
-    """push: hosts that deliveries can target: a.example, *.a.example for all subdomains, or * for
-    all. On the command line separated by commas. add_endpoint of the construct adds more."""
+    """push, webhooks: hosts that deliveries and webhooks can target: a.example, *.a.example for all
+    subdomains, or * for all. On the command line separated by commas. add_endpoint of the construct
+    adds more."""
     push_concurrency: int = Field(20, ge=2, le=1_000)
     """push: maximum concurrency of each of the functions dispatch, sender, and outcomes. A sender
     waits for one endpoint. The others process up to 10 messages at a time."""
@@ -398,7 +403,11 @@ class DeploymentSettings(BaseModel):
                 "the function authorizer requires authorizer=keys",
             ),
             ("push_functions", self.push_functions and not self.push, "requires push=true"),
-            ("egress_hosts", self.egress_hosts and not self.push, "requires push=true"),
+            (
+                "egress_hosts",
+                self.egress_hosts and not (self.push or self.webhooks),
+                "requires push=true or webhooks=true",
+            ),
             ("prove", self.prove and not self.push, "requires push=true"),
             *(
                 (name, name in chosen and not self.push, "requires push=true")
@@ -408,6 +417,11 @@ class DeploymentSettings(BaseModel):
                 "reserved_concurrency and memory_mb_by_function",
                 functions.intersection(PUSHERS) and not self.push,
                 f"the functions {', '.join(PUSHERS)} require push=true",
+            ),
+            (
+                "reserved_concurrency and memory_mb_by_function",
+                WEBHOOK in functions and not self.webhooks,
+                f"the function {WEBHOOK} requires webhooks=true",
             ),
             (
                 "certificate_arn",
@@ -520,7 +534,7 @@ class DeploymentSettings(BaseModel):
         """Return the settings that contradict `entry`. `functions`: named in other settings."""
         chosen, other = self.model_fields_set, self.entry != "http_api"
         throttled = {"throttle_rate_per_s", "throttle_burst"} & chosen
-        there = deployed(self.authorizer, self.entry, push=True, realtime="all")
+        there = deployed(self.authorizer, self.entry, push=True, realtime="all", webhooks=True)
         behind = {spec.name for spec in there} | {AUTHORIZER}
         only_here = f"requires entry={'http_api' if other else 'function_url or private_api'}"
         return (

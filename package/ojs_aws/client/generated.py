@@ -138,6 +138,23 @@ class Generated:
 
     @Method
     @staticmethod
+    def create_webhook(**body: Any) -> Call[Answer]:
+        """Subscribe an endpoint to events.
+
+        Args:
+            **body: Fields of the request: `url`, `events`, `secret`, `active`, `filter`,
+                `metadata`, `timeout_s`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("POST", "webhooks/subscriptions", json_object, body, repeatable=False)
+
+    @Method
+    @staticmethod
     def cron_history(name: str, **query: Any) -> Call[Answer]:
         """Read the run history of a cron job.
 
@@ -278,6 +295,22 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("DELETE", place("jobs/{}/steps/{}", job_id, step), json_object)
+
+    @Method
+    @staticmethod
+    def delete_webhook(subscription_id: str) -> Call[Answer]:
+        """Delete a subscription to events.
+
+        Args:
+            subscription_id: ID of the subscription.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("DELETE", place("webhooks/subscriptions/{}", subscription_id), json_object)
 
     @Method
     @staticmethod
@@ -493,6 +526,38 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", place("rate-limits/{}", key), json_object)
+
+    @Method
+    @staticmethod
+    def get_webhook(subscription_id: str) -> Call[Answer]:
+        """Read a subscription to events.
+
+        Args:
+            subscription_id: ID of the subscription.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("webhooks/subscriptions/{}", subscription_id), json_object)
+
+    @Method
+    @staticmethod
+    def get_webhook_delivery(delivery_id: str) -> Call[Answer]:
+        """Read a delivery of a webhook.
+
+        Args:
+            delivery_id: ID of the delivery.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("webhooks/deliveries/{}", delivery_id), json_object)
 
     @Method
     @staticmethod
@@ -802,6 +867,38 @@ class Generated:
 
     @Method
     @staticmethod
+    def list_webhook_deliveries(**query: Any) -> Call[Answer]:
+        """List deliveries of webhooks.
+
+        Args:
+            **query: Query parameters: `subscription`, `status`, `limit`, `cursor`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", "webhooks/deliveries", json_object, query=query)
+
+    @Method
+    @staticmethod
+    def list_webhooks(**query: Any) -> Call[Answer]:
+        """List subscriptions to events.
+
+        Args:
+            **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", "webhooks/subscriptions", json_object, query=query)
+
+    @Method
+    @staticmethod
     def list_workers(**query: Any) -> Call[Answer]:
         """List workers.
 
@@ -997,6 +1094,24 @@ class Generated:
 
     @Method
     @staticmethod
+    def put_webhook(subscription_id: str, **body: Any) -> Call[Answer]:
+        """Change a subscription to events, as with PATCH.
+
+        Args:
+            subscription_id: ID of the subscription.
+            **body: Fields of the request: `url`, `events`, `secret`, `active`, `filter`,
+                `metadata`, `timeout_s`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("PUT", place("webhooks/subscriptions/{}", subscription_id), json_object, body)
+
+    @Method
+    @staticmethod
     def queue_stats(name: str) -> Call[Answer]:
         """Read a queue's statistics.
 
@@ -1103,6 +1218,51 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("POST", place("queues/{}/resume", name), json_object, {})
+
+    @Method
+    @staticmethod
+    def retry_webhook_delivery(delivery_id: str) -> Call[Answer]:
+        """Send a dead delivery again.
+
+        Args:
+            delivery_id: ID of the delivery.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call(
+            "POST",
+            place("webhooks/deliveries/{}/retry", delivery_id),
+            json_object,
+            {},
+            repeatable=False,
+        )
+
+    @Method
+    @staticmethod
+    def rotate_webhook_secret(subscription_id: str, **body: Any) -> Call[Answer]:
+        """Replace the signing secret of a subscription.
+
+        Args:
+            subscription_id: ID of the subscription.
+            **body: Fields of the request: `secret`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call(
+            "POST",
+            place("webhooks/subscriptions/{}/rotate-secret", subscription_id),
+            json_object,
+            body,
+            repeatable=False,
+        )
 
     @Method
     @staticmethod
@@ -1267,6 +1427,46 @@ class Generated:
         return Call(
             "POST", place("admin/deliveries/{}/test", name), json_object, body, repeatable=False
         )
+
+    @Method
+    @staticmethod
+    def test_webhook(subscription_id: str) -> Call[Answer]:
+        """Send a test event to an endpoint.
+
+        Args:
+            subscription_id: ID of the subscription.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call(
+            "POST",
+            place("webhooks/subscriptions/{}/test", subscription_id),
+            json_object,
+            {},
+            repeatable=False,
+        )
+
+    @Method
+    @staticmethod
+    def update_webhook(subscription_id: str, **body: Any) -> Call[Answer]:
+        """Change a subscription to events.
+
+        Args:
+            subscription_id: ID of the subscription.
+            **body: Fields of the request: `url`, `events`, `secret`, `active`, `filter`,
+                `metadata`, `timeout_s`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("PATCH", place("webhooks/subscriptions/{}", subscription_id), json_object, body)
 
     @Method
     @staticmethod

@@ -34,13 +34,13 @@ class _Known:
     """A key at a time.
 
     After a revocation, `also` lists the IDs of revoked descendants, and `paused` has the numbers of
-    paused cron jobs and deliveries.
+    paused cron jobs, deliveries, and webhooks.
     """
 
     key: access.AccessKey
     now_ms: int
     also: Sequence[str] | None = None
-    paused: tuple[int, int] | None = None
+    paused: tuple[int, int, int] | None = None
 
 
 @derived
@@ -51,7 +51,7 @@ def _state(known: _Known) -> _State:
 _s: _Known = source()
 _k = _s.key
 _new: tuple[_Known, Credential] = source()
-_counts: tuple[int, int] = source()
+_counts: tuple[int, int, int] = source()
 _l: Listed[_Known] = source()
 
 
@@ -97,11 +97,12 @@ class KeyMadeAnswer(Answer["tuple[_Known, Credential]"]):
     secret: str = shown(_new[1].text, says="what to send as bearer token; never shown again")
 
 
-class KeyCounts(Answer[tuple[int, int]]):
-    """How many crons and deliveries of a key and its descendants a request paused."""
+class KeyCounts(Answer[tuple[int, int, int]]):
+    """How many crons, deliveries, and webhooks of a key and its descendants a request paused."""
 
     crons: Count = _counts[0]
     deliveries: Count = _counts[1]
+    webhooks: Count = _counts[2]
 
 
 class KeyRevokedAnswer(Answer[_Known]):
@@ -270,5 +271,9 @@ def revoke_key(request: Request) -> Reply:
     key, also = current.access_keys.revoke_with_made(request.principal, request.named, go_on)
     # Paused after the keys are revoked, so that none of the keys can create more.
     crons = current.crons.pause_made(key.id, go_on)
-    paused = (crons, current.deliveries.pause_made(key.id, go_on))
+    deliveries = current.deliveries.pause_made(key.id, go_on)
+    webhooks = 0
+    if current.webhook_parts is not None:
+        webhooks = current.webhooks.pause_made(key.id, go_on)
+    paused = (crons, deliveries, webhooks)
     return Reply(KeyRevokedAnswer.of(_Known(key, current.clock.now_ms(), also, paused)))

@@ -18,6 +18,7 @@ from ojs.api.operations import OPERATIONS
 from ojs.api.queue_config import ConfigSource
 from ojs.api.system import AuthorizerName
 from ojs.api.workflows import StepState
+from ojs.domain import webhooks
 from ojs.domain.access import KEY_ID, Scope
 from ojs.domain.bulk.operation import Phase
 from ojs.domain.cron.definition import OverlapName, OverlapPolicy
@@ -129,6 +130,10 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "delivery": (
         text(deliveries.DELIVERY_PATTERN, deliveries.MAX_DELIVERY_BYTES),
         "the delivery's name",
+    ),
+    "subscription": (
+        {"type": "string", "pattern": deliveries.SUBSCRIPTION_ID.pattern},
+        "the subscription's id",
     ),
     "key": ({"type": "string", "pattern": KEY_ID.pattern}, "the access key's id"),
     "cron job": (QUEUE_SCHEMA, "the cron job's name"),
@@ -251,6 +256,8 @@ _RATE_LIMIT: dict[str, Any] = {
     "else": {"properties": {"period": {"type": "null"}}},
 }
 _SHOWN_BACK = {"description": "as shown; without effect, but a name must be that of the path"}
+_AS_SHOWN = {"description": "as shown; without effect"}
+_SUBSCRIPTION = {"properties": dict.fromkeys(sorted(webhooks.SHOWN_BACK), _AS_SHOWN)}
 _TYPE_RULES: Mapping[str, dict[str, Any]] = {
     "JobRequest": {
         "properties": {
@@ -276,6 +283,8 @@ _TYPE_RULES: Mapping[str, dict[str, Any]] = {
     "DeliveryRequest": {
         "properties": dict.fromkeys(sorted(deliveries.SHOWN_BACK - {"name"}), _SHOWN_BACK)
     },
+    "SubscriptionRequest": _SUBSCRIPTION,
+    "SubscriptionChange": _SUBSCRIPTION,
 }
 
 # Operation ID → example of a request.

@@ -95,11 +95,16 @@ class Realtime(Answer["Settings"]):
     )
 
 
+def _official(webhook_queue: str | None) -> list[dict[str, str]]:
+    names = EXTENSIONS if webhook_queue is None else (*EXTENSIONS, "webhooks")
+    return _extensions(names, "ojs", "1.0.0-rc.1")
+
+
 class ConformanceExtensions(Answer["Settings"]):
     """Extensions that are offered as a whole, and the bindings of realtime."""
 
     realtime: Realtime = Realtime.of(_c)
-    official: list[dict[str, str]] = _extensions(EXTENSIONS, "ojs", "1.0.0-rc.1")
+    official: list[dict[str, str]] = made(_official, _c.webhook_queue)
     experimental: list[dict[str, str]] = _extensions(OWN_EXTENSIONS, "ojs-aws", "1.0.0")
 
 
@@ -121,7 +126,9 @@ class ManifestAnswer(Answer["Settings"]):
     conformance_level: Annotated[int, Field(ge=0, le=4)] = CONFORMANCE_LEVEL
     protocols: list[str] = ["http"]
     backend: str = BACKEND
-    capabilities: dict[str, bool] = CAPABILITIES
+    capabilities: dict[str, bool] = made(
+        lambda queue: {**CAPABILITIES, "webhooks": queue is not None}, _c.webhook_queue
+    )
     extensions: ConformanceExtensions = ConformanceExtensions.of(_c)
     authentication: Authentication = Authentication.of(_c)
     # One transaction writes the lock and the job.

@@ -30,8 +30,6 @@ class MissingFeature:
 
 # fmt: off
 MISSING: tuple[MissingFeature, ...] = (
-    MissingFeature("webhooks", "Webhooks are", ("webhooks",),
-        "Poll /ojs/v1/events, or receive events from the EventBridge bus."),
     MissingFeature("schemas", "Schemas of jobs are", ("schemas", "admin/schemas")),
     MissingFeature("multi-tenancy", "Tenants are", ("tenants", "admin/tenants")),
     MissingFeature("event-streams", "This event stream is",

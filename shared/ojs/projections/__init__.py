@@ -47,18 +47,20 @@ def publish_later(
     go_on: Callable[[], bool],
     *,
     bus: Bus | None = None,
+    hooks: Bus | None = None,
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> int:
-    """Publish the events that EventBridge rejected earlier.
+    """Publish the events that EventBridge or the queue of webhooks rejected earlier.
 
-    Without such events, this is one call. Without a bus, it does nothing.
+    Without such events, this is one call. Without a bus and webhooks, it does nothing.
 
     Args:
         settings: Settings of the deployment. They name the bus and the selected event types.
         table: Table with the event log.
         go_on: Returns false when the time is up. Called before each page.
         bus: Bus to publish on. Default: the bus of `settings`, or none.
+        hooks: Receives all events for webhooks. Default: none.
         sleep: Waits for a number of seconds between attempts.
         chance: Returns a random number from 0 to 1, which varies the waits.
 
@@ -70,9 +72,22 @@ def publish_later(
     """
     if bus is None and settings.bus is not None:
         bus = EventBridge(settings.bus, sleep=sleep, chance=chance)
+    bus, types = _with_hooks(bus, settings.bus_types, hooks)
     if bus is None:
         return 0
-    return unpublished.publish(ProjectionStore(table), bus, (*ALWAYS, *settings.bus_types), go_on)
+    return unpublished.publish(ProjectionStore(table), bus, (*ALWAYS, *types), go_on)
+
+
+def _with_hooks(
+    bus: Bus | None, types: tuple[str, ...], hooks: Bus | None
+) -> tuple[Bus | None, tuple[str, ...]]:
+    """Return a bus for EventBridge and webhooks, and the event types that it receives."""
+    if hooks is None:
+        return bus, types
+    from ojs.projections.webhooks import Outlets
+
+    events = [] if bus is None else [(bus, (*ALWAYS, *types))]
+    return Outlets(*events, (hooks, ("*",))), ("*",)
 
 
 def build(
@@ -89,6 +104,7 @@ def build(
     workflows: Callable[[], WorkflowStream] | None = None,
     durable: Callable[[], DurableStream] | None = None,
     deliveries: DeliveryStream | None = None,
+    hooks: Bus | None = None,
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> Projector:
@@ -109,6 +125,7 @@ def build(
         workflows: Advances workflows. Default: none is advanced.
         durable: Processes the ends of jobs with durable code. Default: none is processed.
         deliveries: Wakes deliveries. Default: none is woken.
+        hooks: Receives all events for webhooks. Default: none.
         sleep: Waits for a number of seconds between attempts.
         chance: Returns a random number from 0 to 1, which varies the waits.
     """
@@ -118,6 +135,7 @@ def build(
         bus = EventBridge(settings.bus, sleep=sleep, chance=chance)
     if failures is None and settings.failure_queue is not None:
         failures = SqsFailureQueue(settings.failure_queue)
+    bus, bus_types = _with_hooks(bus, settings.bus_types, hooks)
     registry = QueueRegistry(table, clock)
     return Projector(
         ProjectionStore(table),
@@ -133,7 +151,7 @@ def build(
         service=settings.service,
         results=settings.results_in_events,
         bus=bus,
-        bus_types=settings.bus_types,
+        bus_types=bus_types,
         failures=failures,
         metrics=metrics,
         copies=copies,

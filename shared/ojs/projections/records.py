@@ -50,6 +50,7 @@ _JOB, _QUEUE, _WORKER, _BATCH = keys.job(""), keys.queue(""), keys.worker(""), k
 _COUNTER, _POOL = keys.counter(""), keys.pool("")
 _OPERATION, _BULK_PUSH = keys.operation(""), keys.bulk_push("")
 _CRON_RUNS, _WORKFLOW, _DELIVERY = keys.cron_runs(""), keys.workflow(""), keys.delivery("")
+_HOOK = keys.hook("")
 _IMAGES = {"INSERT": ("NewImage",), "MODIFY": ("OldImage", "NewImage"), "REMOVE": ("OldImage",)}
 # Attributes with content. Only their length is read.
 _CONTENT = frozenset({"body"})
@@ -239,6 +240,11 @@ def _other(record: _Record, *, by_ttl: bool) -> TableChange | None:
         return DeliveryChange(
             *(None if item is None else deliveries.DELIVERY.of(item) for item in images)
         )
+    if pk.startswith(_HOOK):
+        # Imported on first use: most deployments have no webhooks.
+        from ojs.projections.webhooks import HookChange
+
+        return HookChange.of(*images)
     if pk.startswith(_OPERATION):
         return OperationChange.of(*images)
     if pk.startswith(_BULK_PUSH):

@@ -145,6 +145,8 @@ class TimeLimit:
     def watch(self, connection: socket.socket) -> None:
         """Shut a connection down when the time limit is reached. Its reads and writes then fail."""
         with self._lock:
+            if self._socket is not None:
+                self._socket.close()  # of the connection before a redirect
             # The TLS socket is a different object for the same connection.
             self._socket = connection.dup()
         if self.over:

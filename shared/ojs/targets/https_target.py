@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ojs.clock import Clock
@@ -13,7 +13,7 @@ from ojs.domain.delivery.delivery import Delivery
 from ojs.domain.delivery.outcome import Outcome, Verdict
 from ojs.domain.delivery.push import Push
 from ojs.domain.job.envelope import MAX_JOB_BYTES
-from ojs.targets.guard import Blocked, Connector, TimeLimit, place
+from ojs.targets.guard import Blocked, Connector, EndpointAddress, TimeLimit, place
 
 # Maximum size of a response: the maximum size of a result, and space for the fields around it.
 MAX_ANSWER_BYTES = MAX_JOB_BYTES + 65_536
@@ -121,13 +121,28 @@ class HttpsTarget:
                 now_ms=self._clock.now_ms(),
             ),
         }
-        connection = http.client.HTTPConnection(to.host, to.port)
-        connection.sock = self._connector.connect(to, limit)
-        try:
-            connection.request("POST", to.path, body, headers)
-            with connection.getresponse() as answer:
-                read = answer.read(MAX_ANSWER_BYTES + 1)
-                shown = {name.lower(): value for name, value in answer.getheaders()}
-                return answer.status, shown, read
-        finally:
-            connection.close()
+        return exchange(self._connector, to, headers, body, limit, MAX_ANSWER_BYTES)
+
+
+def exchange(
+    connector: Connector,
+    to: EndpointAddress,
+    headers: Mapping[str, str],
+    body: bytes,
+    limit: TimeLimit,
+    most_bytes: int,
+) -> tuple[int, dict[str, str], bytes]:
+    """Post a body. Return the status, the headers by lowercase name, and the body.
+
+    The body is read up to one byte more than `most_bytes`.
+    """
+    connection = http.client.HTTPConnection(to.host, to.port)
+    connection.sock = connector.connect(to, limit)
+    try:
+        connection.request("POST", to.path, body, dict(headers))
+        with connection.getresponse() as answer:
+            read = answer.read(most_bytes + 1)
+            shown = {name.lower(): value for name, value in answer.getheaders()}
+            return answer.status, shown, read
+    finally:
+        connection.close()

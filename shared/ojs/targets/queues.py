@@ -29,6 +29,8 @@ logger = Logger()
 
 MAX_MESSAGES = 10
 MAX_DELAY_S = 900
+# SQS accepts 256 KB per call.
+MAX_BATCH_BYTES = 240_000
 # Attempts for each message. Only messages that SQS rejected are sent again.
 _TRIES = 2
 _SERVER_ERROR = 500
@@ -139,3 +141,28 @@ class SqsSendQueue:
             {"delivery": delivery, "job": push.job.id, "token": push.token} for push in pushes
         ]
         return [pushes[index] for index in self._queue.send(bodies)]
+
+
+class SqsHookQueue:
+    """Sends messages of webhooks. A message contains an event, or names a stored delivery."""
+
+    def __init__(self, url: str, client: Any = None) -> None:
+        self._queue = _Queue(url, client)
+
+    def put(self, messages: Sequence[dict[str, Any]], *, delay_s: int = 0) -> list[int]:
+        """Send messages after `delay_s` seconds (0 to 900). Return the indexes of rejected ones."""
+        refused: list[int] = []
+        start = size = 0
+        for at, message in enumerate(messages):
+            length = jsontext.size_of(message)
+            if size + length > MAX_BATCH_BYTES:
+                refused += self._send(messages, start, at, delay_s)
+                start, size = at, 0
+            size += length
+        return refused + self._send(messages, start, len(messages), delay_s)
+
+    def _send(
+        self, messages: Sequence[dict[str, Any]], start: int, end: int, delay_s: int
+    ) -> list[int]:
+        left = self._queue.send(messages[start:end], delay_s=delay_s)
+        return [start + each for each in left]

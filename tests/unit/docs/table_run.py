@@ -17,6 +17,7 @@ from ojs.clock import ManualClock
 from ojs.domain import times
 from ojs.domain.access import ANYBODY, Principal
 from ojs.domain.delivery.breaker import FAULTS, FIRST_OPEN_MS
+from ojs.domain.events.event import Event
 from ojs.domain.ids import IdSource
 from ojs.domain.rate_limit.limiter import limiter_name
 from ojs.domain.realtime import Connection, Listener, Subscriber, group_of, owner_of
@@ -39,6 +40,7 @@ from ojs.store.table.schema import TABLE
 from ojs.store.table.table import Table, Update
 from ojs.store.workflows.workflows import WorkflowRecord
 from tests.simulation.memory import Change, Memory
+from tests.store.hooking import BODY, Endpoint, Messages, parts
 from tests.store.permits import lost_permit
 from tests.store.pushing import CRASHED, DONE, FUNCTION, GONE, THROTTLED, FakeTarget, Wakes, settled
 from tests.store.streams import SHARD, FakeBus, FakeMetrics, made_record
@@ -90,6 +92,7 @@ class Run:
         # The same ids in each run.
         self._ids = IdSource(self.clock, random.Random(1).randbytes)
         self._blobs = MemoryBlobs()
+        self.endpoint = Endpoint()
         self.target = FakeTarget()
         self.run = self._container()
 
@@ -107,6 +110,7 @@ class Run:
                 target=lambda _: self.target,
                 allowed=AllowedTargets([FUNCTION], ["*"]),
             ),
+            hooks=lambda: parts(self.clock, self.endpoint),
         )
         runtime.use(built)
         return built
@@ -213,7 +217,7 @@ def everything() -> list[dict[str, Any]]:
     for part in (
         _deployment, _states, _texts, _batches, _bounds, _limits, _rates, _pools, _workers,
         _tenants, _dead_letters, _copies, _bulk, _ends, _crons, _replicas, _workflows,
-        _deliveries, _realtime, _durable,
+        _deliveries, _webhooks, _realtime, _durable,
     ):  # fmt: skip
         run = Run()
         part(run)
@@ -487,6 +491,41 @@ def _deliveries(run: Run) -> None:
     run.minutes(8)
     for _ in range(2):
         run.run.dispatch.run("d")
+
+
+def _webhooks(run: Run) -> None:
+    """Subscriptions, and endpoints that answer in all ways."""
+    name = run.ask("POST", "/webhooks/subscriptions", BODY)["id"]
+    hooks, matcher, numbers = run.run.webhooks, run.run.webhook_matcher, iter(range(100))
+    assert matcher is not None
+    queue = cast("Messages", cast("Any", run.run.webhook_parts).queue)
+
+    def post(status: int, count: int = 1) -> None:
+        run.endpoint.answer = lambda _: status
+        for at in (next(numbers) for _ in range(count)):
+            now_ms = run.clock.now_ms()
+            data = {"queue": "q", "job_type": "t"}
+            matcher.publish([Event(f"e{at}", "job.failed", "ojs://s/a", now_ms, "j", data)])
+        receive()
+
+    def receive() -> None:
+        due = queue.due(100)
+        queue.waiting = [each for each in queue.waiting if each not in due]
+        run.run.webhook_sender.handle([body for _, body in due])
+
+    for status in (200, 0, 404):
+        post(status)
+    post(503, FAULTS)
+    post(503)  # waits
+    run.clock.advance(FIRST_OPEN_MS + 1)
+    post(200)  # the trial
+    run.minutes(4)
+    receive()
+    more = {"filter": {"queues": ["q"], "job_types": ["t"]}, "metadata": {"a": 1}, "timeout_s": 10}
+    hooks.change(name, more, Principal("k", frozenset(), key="0" * 16))
+    hooks.rotate(name, None)
+    post(410)
+    run.ask("PATCH", f"/webhooks/subscriptions/{name}", {"active": False})
 
 
 def _realtime(run: Run) -> None:

@@ -102,6 +102,7 @@ _PLACEHOLDERS = {
     "shard_number": r"[1-9]\d*",
     "skip": "|".join(SkipReason),
     "state": "|".join(State),
+    "subscription": r"sub_[0-9a-f]{16}",
     "strategy": "concurrency|rate|throttle|pause",
     "tag": r"[0-9a-f]{12}",
     "token": r"[\w:-]+",

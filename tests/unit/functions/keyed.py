@@ -31,6 +31,7 @@ SUBJECTS = {
     "rate limit": "k1",
     "pool": "p1",
     "delivery": "d1",
+    "subscription": "sub_0123456789abcdef",
     "key": "0123456789abcdef",
 }
 # Each job is pushed for itself, and so refused.

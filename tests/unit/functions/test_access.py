@@ -66,6 +66,11 @@ def test_the_table_of_permissions_is_complete() -> None:
 # Deliveries take jobs and end them: who sets one needs the scope of workers, too.
 ALSO_WORK = frozenset({"create_delivery", "put_delivery", "resume_delivery"})
 
+# A webhook sends events of jobs to its endpoint.
+ALSO_JOBS_READ = frozenset(
+    {"create_webhook", "update_webhook", "put_webhook", "rotate_webhook_secret"}
+)
+
 
 @pytest.mark.parametrize("operation", EVERY)
 def test_each_operation_asks_for_its_scope(operation: Operation, keyed: Keyed) -> None:
@@ -74,6 +79,8 @@ def test_each_operation_asks_for_its_scope(operation: Operation, keyed: Keyed) -
     more = {needed: [Scope.WORK]} if operation.id in ALSO_WORK else {}
     if operation.id == "test_delivery":  # with the type of a job
         more = {needed: [Scope.JOBS_WRITE]}
+    if operation.id in ALSO_JOBS_READ:
+        more = {needed: [Scope.JOBS_READ]}
     keys = {scope: keyed.make("k", scope, *more.get(scope, ())) for scope in Scope}
     for key in (None, UNKNOWN, "nonsense"):
         told = {"lambda": keyed.told(None if key is None else f"Bearer {key}")}

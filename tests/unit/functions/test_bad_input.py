@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 NAMES = {
     "job": UNKNOWN, "worker": "w1", "queue": "default", "rate limit": "api", "operation": UNKNOWN,
-    "pool": "general", "delivery": "d", "key": "0123456789abcdef", "cron job": "daily-report",
+    "pool": "general", "delivery": "d", "subscription": "sub_0123456789abcdef",
+    "key": "0123456789abcdef", "cron job": "daily-report",
     "workflow": UNKNOWN, None: "",
 }  # fmt: skip
 BODIES = pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: operation.id)

@@ -40,7 +40,6 @@ def test_a_family_that_is_not_offered_is_named(api: Api, feature: str, path: str
         # Of the official clients: Go and JavaScript, the command line, the admin UI.
         ("GET", "/schemas/urn%3Aojs%3Aschema%3Aa", "schemas"),
         ("PUT", "/admin/schemas/a.b/1", "schemas"),
-        ("GET", "/webhooks/subscriptions", "webhooks"),
         ("GET", "/ws", "event-streams"),
         ("GET", "/admin/tenants", "multi-tenancy"),
         ("GET", f"/jobs/{ID}/lineage", "execution-history"),

@@ -185,7 +185,7 @@ def test_after_a_revocation_with_what_the_key_made_nothing_is_enqueued_or_sent(k
     path = f"/ojs/v1/admin/keys/{root.key}"
     told = keys("DELETE", path, query={"made": "revoke"}).json
     assert told["also_revoked"] == [child.key]
-    assert told["paused"] == {"crons": 1, "deliveries": 1}
+    assert told["paused"] == {"crons": 1, "deliveries": 1, "webhooks": 0}
     for _ in range(60):
         keys.clock.advance(1_000)
         assert run.cron_firing.fire("c") is None

@@ -15,7 +15,7 @@ import pytest
 from ojs.api import openapi, rate_limits
 from ojs.api import operations as contract
 from ojs.api import queues as queue_configs
-from ojs.domain import errors, jsontext
+from ojs.domain import errors, jsontext, webhooks
 from ojs.domain.cron.definition import CronRequest, CronSettings
 from ojs.domain.delivery import delivery as deliveries
 from ojs.domain.delivery.delivery import DeliveryRequest, DeliveryTestRequest
@@ -109,6 +109,11 @@ READ_BY: dict[Any, Callable[[Any], Any]] = {
     PoolRequest: partial(pools.parse, "general"),
     DeliveryRequest: partial(deliveries.parse, None),
     DeliveryTestRequest: DeliveryTestRequest.model_validate,
+    **{
+        each: partial(webhooks.parse, each)
+        for each in (webhooks.SubscriptionRequest, webhooks.SubscriptionChange)
+    },
+    webhooks.RotateRequest: webhooks.RotateRequest.model_validate,
     CronRequest: CronSettings.read,
     models.WorkflowRequest: partial(workflow_request.parse, now_ms=0),
 }

@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 from ojs.api import bulk, openapi, rate_limits
 from ojs.api import operations as contract
 from ojs.api import queues as queue_configs
+from ojs.domain import webhooks
 from ojs.domain.cron.definition import CronRequest, CronSettings
 from ojs.domain.delivery import delivery as deliveries
 from ojs.domain.delivery.delivery import DeliveryRequest, DeliveryTestRequest
@@ -64,6 +65,11 @@ READ_BY: dict[Any, Callable[[Any], Any]] = {
     PoolRequest: partial(pools.parse, "general"),
     DeliveryRequest: partial(deliveries.parse, None),
     DeliveryTestRequest: DeliveryTestRequest.model_validate,
+    **{
+        each: partial(webhooks.parse, each)
+        for each in (webhooks.SubscriptionRequest, webhooks.SubscriptionChange)
+    },
+    webhooks.RotateRequest: webhooks.RotateRequest.model_validate,
     CronRequest: CronSettings.read,
     models.WorkflowRequest: partial(workflow_request.parse, now_ms=0),
 }

@@ -30,6 +30,7 @@ from ojs_aws.cdk.functions import (
     SEND,
     SETUP,
     SOCKET,
+    WEBHOOK,
 )
 from ojs_aws.cdk.parts.acknowledgement import acknowledge, reported
 from ojs_aws.cdk.parts.log_group import log_group
@@ -79,6 +80,8 @@ class Resources:
     key: kms.IKey | None = None
     queues: Mapping[str, sqs.IQueue] = field(default_factory=dict)
     """Queues of push delivery by name. Empty with push=false."""
+    webhooks: sqs.IQueue | None = None
+    """Queue of webhooks. None with webhooks=false."""
     realtime: Realtime | None = None
     """WebSocket API. None with realtime=off."""
 
@@ -263,7 +266,10 @@ def _pushing(
     found = {QUEUE_VARIABLES[name]: queues[name].queue_url for name in spec.access.queues if queues}
     if settings.push_functions and (spec.access.targets or spec.name == DECLARE):
         found[FUNCTIONS_VARIABLE] = ",".join(settings.push_functions)
-    if settings.egress_hosts and (spec.access.targets or spec.name in {DECLARE, SETUP}):
+    if resources.webhooks is not None and spec.access.webhooks:
+        found["OJS_WEBHOOK_QUEUE"] = resources.webhooks.queue_url
+    checks_hosts = spec.access.targets or spec.name in {DECLARE, SETUP, WEBHOOK}
+    if settings.egress_hosts and checks_hosts:
         found[HOSTS_VARIABLE] = ",".join(settings.egress_hosts)
     if spec.name == SETUP:
         found["OJS_PUSH"] = str(settings.push).lower()
@@ -348,6 +354,12 @@ def statements(
             "execute-api",
             access.connections,
             realtime.connections if realtime else None,
+        ),
+        (
+            "Webhooks",
+            "sqs",
+            _as_checked(access.webhooks, settings),
+            resources.webhooks.queue_arn if resources.webhooks else None,
         ),
         *(
             (

@@ -18,7 +18,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from ojs_aws.cdk import server
-from ojs_aws.cdk.functions import API, AUTHORIZER, OUTCOMES, PUSHERS, SEND, SETUP
+from ojs_aws.cdk.functions import API, AUTHORIZER, OUTCOMES, PUSHERS, SEND, SETUP, WEBHOOK
 
 if TYPE_CHECKING:
     from aws_cdk import aws_dynamodb as dynamodb
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ojs_aws.cdk.parts.entry import Entry
     from ojs_aws.cdk.parts.outbox import Outbox
     from ojs_aws.cdk.parts.push import Queues
+    from ojs_aws.cdk.parts.webhooks import Webhooks
     from ojs_aws.cdk.settings import DeploymentSettings
 
 # Names that functions/sweep/metrics.py and ojs.projections.metrics write; a test compares them.
@@ -53,6 +54,7 @@ LENGTHS = ("ojs.job.queue_time", "ojs.job.duration")
 REFUSED = "ojs.api.refused"
 # The event type of the server; a test compares them.
 DELIVERY_DISABLED = "delivery.disabled"
+WEBHOOK_DISABLED = "webhook.subscription.disabled"
 # Operations of enqueue, fetch, ack, and sweep. Each alarm costs money.
 _OPERATIONS = ("PutItem", "UpdateItem", "BatchGetItem", "Query")
 
@@ -93,6 +95,7 @@ class Monitoring(Construct):
         functions: Mapping[str, lambda_.Function],
         failures: sqs.IQueue,
         queues: Queues | None = None,
+        webhooks: Webhooks | None = None,
         bus: events.IEventBus,
         topics: Sequence[sns.ITopic] = (),
         settings: DeploymentSettings,
@@ -123,7 +126,10 @@ class Monitoring(Construct):
         if queues is not None:
             for alarm in PUSH_ALARMS:
                 self._add(alarm, alarm.metric(queues))
-            self._tell_of_disabled(bus)
+            self._tell_of(bus, "Disabled", DELIVERY_DISABLED, "deliveries", _DELIVERY_OFF)
+        if webhooks is not None:
+            self._add(WEBHOOK_ALARM, WEBHOOK_ALARM.metric(webhooks))
+            self._tell_of(bus, "WebhookDisabled", WEBHOOK_DISABLED, "webhooks", _WEBHOOK_OFF)
         if settings.dashboard:
             self._dashboard()
 
@@ -207,22 +213,28 @@ class Monitoring(Construct):
         ):
             self._add(alarm, alarm.metric(self))
 
-    def _tell_of_disabled(self, bus: events.IEventBus) -> None:
-        """Add a rule for disabled deliveries. It costs nothing without events."""
+    def _tell_of(
+        self, bus: events.IEventBus, rule: str, kind: str, what: str, message: str
+    ) -> None:
+        """Add a rule that sends a message for each event of a type. It costs nothing without them.
+
+        Args:
+            bus: Bus with the events.
+            rule: ID of the rule.
+            kind: Type of the events.
+            what: What is disabled.
+            message: Message, with the places `name` and `service`.
+        """
         if not self._topics:
             return
         name = events.EventField.from_path("$.detail.subject")
-        told = (
-            f"Delivery {name} of {self.settings.service} was disabled. Likely cause: its target "
-            "was deleted, or rejects calls. Next step: fix the target, then resume the delivery: "
-            f"POST /ojs/v1/admin/deliveries/{name}/resume. Its jobs stay in their queues."
-        )
+        told = message.format(name=name, service=self.settings.service)
         events.Rule(
             self,
-            "Disabled",
-            description="Notifies the topics of alarms about disabled deliveries",
+            rule,
+            description=f"Notifies the topics of alarms about disabled {what}",
             event_bus=bus,
-            event_pattern=events.EventPattern(source=["ojs"], detail_type=[DELIVERY_DISABLED]),
+            event_pattern=events.EventPattern(source=["ojs"], detail_type=[kind]),
             targets=[
                 targets.SnsTopic(topic, message=events.RuleTargetInput.from_text(told))
                 for topic in self._topics
@@ -636,12 +648,23 @@ ALARMS = (
                 for name, each in of.functions.items()
                 # CloudFormation retries this function. For functions that read a queue, the age of
                 # the oldest message is measured.
-                if name not in (SETUP, *PUSHERS)
+                if name not in (SETUP, WEBHOOK, *PUSHERS)
             ),
             "throttles",
         ),
         "alarm_throttles",
     ),
+)
+_DELIVERY_OFF = (
+    "Delivery {name} of {service} was disabled. Likely cause: its target was deleted, or rejects "
+    "calls. Next step: fix the target, then resume the delivery: POST "
+    "/ojs/v1/admin/deliveries/{name}/resume. Its jobs stay in their queues."
+)
+_WEBHOOK_OFF = (
+    "Webhook {name} of {service} was disabled. Likely cause: its endpoint failed for 3 days, or "
+    "responded with status 410. Next step: fix the endpoint, then send "
+    '{{"active": true}} with PATCH /ojs/v1/webhooks/subscriptions/{name}. Events in the meantime '
+    "are not sent."
 )
 # Alarms of the queues of push delivery. Wake-ups have none: while they wait, jobs wait, and
 # oldest-job reports it.
@@ -670,4 +693,11 @@ PUSH_ALARMS = (
         lambda queues: _visible(queues.failures),
         1,
     ),
+)
+WEBHOOK_ALARM = Alarm(
+    "webhook-failures",
+    "Messages of webhooks could not be processed. They contain events that are not posted. Likely "
+    "cause: an error of function webhook. Next step: check its log, then move the messages back.",
+    lambda webhooks: _visible(webhooks.failures),
+    1,
 )

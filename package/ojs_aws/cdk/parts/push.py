@@ -45,17 +45,22 @@ class Queues(Construct):
         self, scope: Construct, name: str, *, key: kms.IKey | None, settings: DeploymentSettings
     ) -> None:
         super().__init__(scope, name)
-        self._settings, self._key = settings, key
+        self._settings = settings
         consumers = {spec.consumes: spec for spec in FUNCTIONS if spec.consumes}
-        self.failures = self._queue("Failures", retention_period=Duration.days(14))
+        self.failures = encrypted_queue(
+            self, "Failures", key, settings, retention_period=Duration.days(14)
+        )
         acknowledge(
             self.failures,
             "AwsSolutions-SQS3",
             "This queue is a dead-letter queue for messages that could not be processed.",
         )
         self.by_name: Mapping[str, sqs.Queue] = {
-            each: self._queue(
+            each: encrypted_queue(
+                self,
                 each.capitalize(),
+                key,
+                settings,
                 # A fixed name: roles of functions in other stacks refer to it.
                 queue_name=name_of_outcomes(settings) if each == OUTCOMES else None,
                 visibility_timeout=Duration.seconds(6 * consumers[each].timeout_s),
@@ -66,30 +71,6 @@ class Queues(Construct):
             )
             for each in QUEUES
         }
-
-    def _queue(
-        self,
-        name: str,
-        *,
-        retention_period: Duration,
-        queue_name: str | None = None,
-        visibility_timeout: Duration | None = None,
-        dead_letter_queue: sqs.DeadLetterQueue | None = None,
-    ) -> sqs.Queue:
-        return sqs.Queue(
-            self,
-            name,
-            queue_name=queue_name,
-            encryption=sqs.QueueEncryption.KMS if self._key else sqs.QueueEncryption.SQS_MANAGED,
-            encryption_master_key=self._key,
-            # One call of KMS in an hour, in place of one in five minutes.
-            data_key_reuse=Duration.hours(1) if self._key else None,
-            # The local emulator speaks plain HTTP, and enforces this like AWS does.
-            enforce_ssl=not self._settings.is_local,
-            retention_period=retention_period,
-            visibility_timeout=visibility_timeout,
-            dead_letter_queue=dead_letter_queue,
-        )
 
     def told_by(self, function: lambda_.Function) -> None:
         """Send outcomes that `function` could not process to the queue of outcomes.
@@ -133,6 +114,34 @@ class Queues(Construct):
         )
         # Lambda checks the role when it creates the mapping, so the policy must exist first.
         mapping.node.add_dependency(function.role or function)
+
+
+def encrypted_queue(
+    scope: Construct,
+    name: str,
+    key: kms.IKey | None,
+    settings: DeploymentSettings,
+    *,
+    retention_period: Duration,
+    queue_name: str | None = None,
+    visibility_timeout: Duration | None = None,
+    dead_letter_queue: sqs.DeadLetterQueue | None = None,
+) -> sqs.Queue:
+    """Create an encrypted queue."""
+    return sqs.Queue(
+        scope,
+        name,
+        queue_name=queue_name,
+        encryption=sqs.QueueEncryption.KMS if key else sqs.QueueEncryption.SQS_MANAGED,
+        encryption_master_key=key,
+        # One call of KMS in an hour, in place of one in five minutes.
+        data_key_reuse=Duration.hours(1) if key else None,
+        # The local emulator speaks plain HTTP, and enforces this like AWS does.
+        enforce_ssl=not settings.is_local,
+        retention_period=retention_period,
+        visibility_timeout=visibility_timeout,
+        dead_letter_queue=dead_letter_queue,
+    )
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from ojs.records import record
 DELIVERY_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
 MAX_DELIVERY_BYTES = 64
 MAX_DELIVERIES = 100
+# ID of a webhook subscription.
+SUBSCRIPTION_ID = re.compile(r"sub_[0-9a-f]{16}")
 # Maximum number of queues of one delivery. It is also the maximum of one fetch.
 MAX_DELIVERY_QUEUES = 50
 MAX_DELIVERY_TYPES = 100
@@ -208,6 +210,13 @@ class Delivery:
     def semaphore(self) -> str:
         """The name of the delivery's semaphore. No queue or pool can have this name."""
         return delivery_semaphore(self.name)
+
+
+def check_subscription(value: str) -> str:
+    """Return `value` if it is the ID of a webhook subscription. Raises ValueError if not."""
+    if not SUBSCRIPTION_ID.fullmatch(value):
+        raise ValueError("must be sub_ and 16 hex digits")
+    return value
 
 
 def worker_of(name: str) -> str:

@@ -64,3 +64,7 @@ class EventType(StrEnum):
     WORKER_STARTED = "worker.started"
     WORKER_QUIET = "worker.quiet"
     WORKER_STOPPED = "worker.stopped"
+    WEBHOOK_SUBSCRIPTION_CREATED = "webhook.subscription.created"
+    WEBHOOK_SUBSCRIPTION_DELETED = "webhook.subscription.deleted"
+    WEBHOOK_SUBSCRIPTION_DISABLED = "webhook.subscription.disabled"
+    WEBHOOK_DEAD = "webhook.dead"

@@ -11,7 +11,7 @@ from aws_lambda_powertools import Logger
 
 from ojs.domain import jsontext
 from ojs.domain.access import KEY_ID, Principal, Scope
-from ojs.domain.delivery.delivery import check_delivery
+from ojs.domain.delivery.delivery import check_delivery, check_subscription
 from ojs.domain.errors import InvalidPayload, InvalidRequest, forbidden, shorten
 from ojs.domain.job import envelope
 from ojs.domain.job.durable import NAME, STEP_NAME
@@ -52,6 +52,7 @@ _CHECKS: Mapping[str, Callable[[str], str]] = {
     "operation": envelope.check_job_id,
     "pool": check_pool,
     "delivery": check_delivery,
+    "subscription": check_subscription,
     "key": _check_key_id,
     "cron job": envelope.check_queue,
     "workflow": envelope.check_job_id,

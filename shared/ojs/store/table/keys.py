@@ -32,6 +32,8 @@ QUEUES = "QUEUES"
 POOLS = "POOLS"
 # Partition of the directory of deliveries.
 DELIVERIES = "DELIVERIES"
+# Partition of the directory of webhook subscriptions.
+HOOKS = "HOOKS"
 GONE = "GONE"
 # Partition of the items that describe the deployment.
 DEPLOYMENT = "DEPLOYMENT"
@@ -119,6 +121,16 @@ def delivery(name: str) -> str:
 def delivery_wake(name: str) -> str:
     """Return the partition of the item with the time of a delivery's last wake-up."""
     return f"YW|{name}"
+
+
+def hook(subscription_id: str) -> str:
+    """Return the partition of a webhook subscription and its deliveries."""
+    return f"HK|{subscription_id}"
+
+
+def hooks_due(subscription_id: str) -> str:
+    """Return the index partition of the deliveries of a webhook subscription that must be sent."""
+    return f"D|:hk|{subscription_id}"
 
 
 def cron(name: str) -> str:
@@ -475,6 +487,9 @@ ACCESS_KEYS = "A"
 # `expiry`: all workflows, by creation time. No queue has this name.
 WORKFLOWS_DUE = "D|:wf"
 WORKFLOWS = "W"
+# Sort keys below a webhook subscription: its latest successes, and its deliveries by ID.
+HOOK_SUCCESSES = "ok"
+HOOK_DELIVERIES = "d|"
 # Index partition of all cron jobs, by name. In the table: partition of the record of the time zone
 # data.
 CRONS = "C"

@@ -64,6 +64,7 @@ class TableSchema:
                     keys.batch(""),
                     keys.workflow(""),
                     keys.delivery(""),
+                    keys.hook(""),
                     keys.operation(""),
                     keys.bulk_push(""),
                 )

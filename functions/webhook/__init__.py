@@ -1,0 +1,1 @@
+"""Lambda function that posts events to the endpoints of webhooks."""

@@ -1,0 +1,1 @@
+"""Manages webhook subscriptions, and posts events to them."""

@@ -1,0 +1,253 @@
+"""Posts events to subscribers, and records failed attempts.
+
+A message contains an event, or names a stored delivery and its turn. An event is stored when its
+first attempt fails. From then on its entry in the index guarantees further attempts: a delayed
+message makes one earlier, but may be lost.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from aws_lambda_powertools import Logger
+
+from ojs.bounded import BoundedMap
+from ojs.clock import Clock
+from ojs.domain.delivery.breaker import BreakerState
+from ojs.domain.delivery.delivery import DisabledReason
+from ojs.domain.errors import OjsError
+from ojs.domain.webhooks import (
+    HookDelivery,
+    HookDisabled,
+    HookStatus,
+    HookVerdict,
+    Posted,
+    Subscription,
+)
+from ojs.records import record
+from ojs.services.for_each import ForEach
+from ojs.services.operations.key_states import KeyStates
+from ojs.services.webhooks.parts import WebhookDependencies, message_of
+from ojs.store.table.errors import LostRace
+from ojs.store.table.races import retry_on_race, unless_lost
+from ojs.store.webhooks.webhooks import MAX_SUCCESSES, SPARE_MS, WebhookStore
+
+logger = Logger()
+
+# How often (ms) a container adds its successes to the counts.
+COUNT_MS = 10_000
+_TRIAL_SPARE_MS = 60_000
+_MAX_DELAY_MS = 900_000
+
+
+@record(frozen=True)
+class _Attempt:
+    """A message whose event is posted now. `stored` is None for the first attempt of an event."""
+
+    at: int
+    subscription: Subscription
+    delivery: HookDelivery
+    stored: HookDelivery | None
+
+
+class WebhookSender:
+    """Processes messages of webhooks."""
+
+    def __init__(
+        self,
+        *,
+        webhooks: WebhookStore,
+        parts: WebhookDependencies,
+        makers: KeyStates,
+        for_each: ForEach,
+        clock: Clock,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """Create the service. `chance` returns a number from 0 to 1, which varies pauses."""
+        self._webhooks = webhooks
+        self._parts = parts
+        self._makers = makers
+        self._for_each = for_each
+        self._clock = clock
+        self._chance = chance
+        # By subscription: when its successes were counted (ms), their number since, and the latest.
+        self._succeeded: BoundedMap[str, tuple[int, int, list[HookDelivery]]] = BoundedMap(1_000)
+
+    def handle(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Post the events of messages at the same time. Safe to repeat.
+
+        Returns:
+            The indexes of the messages that must be redelivered.
+
+        Raises:
+            OjsError: A read failed. All messages must be redelivered.
+        """
+        found = [HookDelivery(each["delivery"], each.get("event", {})) for each in messages]
+        named = [it.id for it, message in zip(found, messages, strict=True) if "turn" in message]
+        stored = self._webhooks.stored(named) if named else {}
+        subscriptions = self._webhooks.get_many(dict.fromkeys(each.subscription for each in found))
+        subscriptions = {name: self._checked(it) for name, it in subscriptions.items()}
+        attempts: list[_Attempt] = []
+        failed: list[int] = []
+        trials: set[str] = set()
+        for at, (new, message) in enumerate(zip(found, messages, strict=True)):
+            before = stored.get(new.id) if "turn" in message else None
+            subscription = subscriptions.get(new.subscription)
+            obsolete = "turn" in message and (
+                before is None
+                or before.status is not HookStatus.PENDING
+                or before.turn != message["turn"]
+            )
+            if subscription is None or obsolete:
+                continue
+            now_ms = self._clock.now_ms()
+            delivery = before or replace(new, created_ms=now_ms, updated_ms=now_ms)
+            attempt = _Attempt(at, subscription, delivery, before)
+            try:
+                if self._may_post(attempt, trials):
+                    attempts.append(attempt)
+            except OjsError as error:
+                logger.warning("Webhook message returned", extra={"reason": str(error)})
+                failed.append(at)
+        results = self._for_each(self._post, attempts)
+        for attempt, posted in zip(attempts, results, strict=True):
+            try:
+                self._record(attempt, posted)
+            except OjsError as error:
+                logger.warning("Recording an attempt failed", extra={"reason": str(error)})
+                failed.append(attempt.at)
+        by_subscription: defaultdict[str, list[tuple[_Attempt, Posted]]] = defaultdict(list)
+        for attempt, posted in zip(attempts, results, strict=True):
+            by_subscription[attempt.subscription.id].append((attempt, posted))
+        for mine in by_subscription.values():
+            try:
+                self._note(mine)
+            except OjsError as error:
+                # The attempts are recorded. The breaker learns of the next ones.
+                logger.warning("Noting a webhook failed", extra={"reason": str(error)})
+        return failed
+
+    # --- before an attempt ------------------------------------------------------------------------
+
+    def _checked(self, subscription: Subscription) -> Subscription:
+        """Disable a subscription whose host is not allowed, or whose key is revoked."""
+        if not subscription.active:
+            return subscription
+        reason = None
+        if self._parts.allowed.refused(subscription.target) is DisabledReason.ENDPOINT_NOT_ALLOWED:
+            reason = HookDisabled.ENDPOINT_NOT_ALLOWED
+        elif self._makers.revoked(subscription.line):
+            reason = HookDisabled.KEY_ENDED
+        if reason is None:
+            return subscription
+        after = replace(subscription, disabled=reason, updated_ms=self._clock.now_ms())
+        # Race: an operator, or another container. The next message disables it.
+        with suppress(LostRace):
+            self._webhooks.save(subscription, after, self._webhooks.directory())
+        return after
+
+    def _may_post(self, attempt: _Attempt, trials: set[str]) -> bool:
+        """Return whether a delivery is posted now. Otherwise make sure that it is later, or dies.
+
+        The message of a half-open breaker's trial is posted. `trials` receives its subscription.
+        """
+        now_ms = self._clock.now_ms()
+        subscription, delivery = attempt.subscription, attempt.delivery
+        if not subscription.active:
+            dead = delivery.given_up("The subscription is not active.", now_ms)
+            self._put(attempt.stored, dead)
+            return False
+        breaker = subscription.breaker
+        if breaker.state(now_ms) is BreakerState.CLOSED:
+            return True
+        if subscription.id not in trials and breaker.may_try(now_ms):
+            trials.add(subscription.id)
+            until_ms = now_ms + 1_000 * subscription.timeout_s + _TRIAL_SPARE_MS
+            trying = replace(subscription, breaker=breaker.trying(until_ms))
+            # Race: another container starts the trial, or the endpoint is healthy again.
+            if unless_lost(lambda: self._webhooks.note(subscription, trying)) is not None:
+                return True
+        if attempt.stored is None:
+            self._put(None, delivery.waiting(now_ms, now_ms))
+        return False
+
+    # --- after an attempt -------------------------------------------------------------------------
+
+    def _post(self, attempt: _Attempt) -> Posted:
+        return self._parts.target.post(attempt.subscription, attempt.delivery)
+
+    def _record(self, attempt: _Attempt, posted: Posted) -> None:
+        """Store the outcome of an attempt, and queue the next one. A first success stores nothing.
+
+        The index entry is later than the delayed message, which then is the only one.
+        """
+        now_ms = self._clock.now_ms()
+        after = attempt.delivery.attempted(posted, now_ms, self._chance())
+        if after.status is HookStatus.DELIVERED:
+            at_ms, count, latest = self._succeeded.get(after.subscription, (0, 0, []))
+            told = (at_ms, count + 1, [after, *latest][:MAX_SUCCESSES])
+            self._succeeded.put(after.subscription, told)
+            if attempt.stored is not None:
+                self._put(attempt.stored, after)
+            return
+        if after.next_ms is None or after.next_ms - now_ms > _MAX_DELAY_MS:
+            self._put(attempt.stored, after)
+        elif self._put(attempt.stored, after, again_ms=after.next_ms + SPARE_MS):
+            self._parts.queue.put(
+                [message_of(after)], delay_s=max(1, -(-(after.next_ms - now_ms) // 1_000))
+            )
+
+    def _put(self, before: HookDelivery | None, after: HookDelivery, *, again_ms: int = 0) -> bool:
+        """Store a delivery. Return false if another message of the same attempt did so."""
+        try:
+            self._webhooks.put(before, after, again_ms=again_ms)
+        except LostRace:
+            return False
+        return True
+
+    def _note(self, results: Sequence[tuple[_Attempt, Posted]]) -> None:
+        """Record what attempts show about the endpoint of a subscription.
+
+        Successes of a healthy endpoint are only counted.
+        """
+        seen = results[0][0].subscription
+        failures = [(it, posted) for it, posted in results
+                    if posted.verdict is not HookVerdict.DELIVERED]  # fmt: skip
+        if failures or seen.failing_ms is not None or seen.breaker.until_ms is not None:
+            retry_on_race(
+                lambda: self._note_once(seen.id, results),
+                busy="Concurrent attempts changed this webhook.",
+            )
+        at_ms, count, latest = self._succeeded.get(seen.id, (0, 0, []))
+        now_ms = self._clock.now_ms()
+        if count and not 0 <= now_ms - at_ms < COUNT_MS:
+            self._webhooks.add_successes(seen.id, count, latest)
+            self._succeeded.put(seen.id, (now_ms, 0, []))
+
+    def _note_once(self, name: str, results: Sequence[tuple[_Attempt, Posted]]) -> None:
+        before = self._webhooks.get(name)
+        if before is None:
+            return
+        now_ms = self._clock.now_ms()
+        after = before
+        for attempt, posted in results:
+            verdict = posted.verdict
+            if verdict is HookVerdict.DELIVERED:
+                after = replace(after, failing_ms=None, failing=0,
+                                breaker=after.breaker.after_success())  # fmt: skip
+                continue
+            after = after.after_failure(now_ms, posted.status, fault=posted.fault)
+            if verdict is HookVerdict.GONE:
+                after = replace(after, disabled=after.disabled or HookDisabled.GONE)
+            if attempt.delivery.attempted(posted, now_ms, 0).status is HookStatus.DEAD:
+                after = replace(after, dead=after.dead + 1, dead_id=attempt.delivery.id)
+        after = replace(after, breaker=replace(after.breaker, trial_ms=None), updated_ms=now_ms)
+        if after.active == before.active:
+            self._webhooks.note(before, after)
+        else:
+            self._webhooks.save(before, after, self._webhooks.directory())

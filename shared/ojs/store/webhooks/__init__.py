@@ -1,0 +1,1 @@
+"""Storage of webhook subscriptions and their deliveries."""

@@ -1,0 +1,162 @@
+"""Posts events to the endpoints of webhooks."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import http.client
+from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import urljoin
+
+from ojs.clock import Clock
+from ojs.domain import jsontext
+from ojs.domain.delivery import signing
+from ojs.domain.delivery.outcome import retry_after_ms
+from ojs.domain.webhooks import MAX_SHOWN, HookDelivery, Posted, Subscription
+from ojs.targets.guard import Blocked, Connector, EndpointAddress, TimeLimit, place
+from ojs.targets.https_target import USER_AGENT, exchange
+
+PREFIX = "whsec_"
+_REDIRECTS = frozenset({307, 308})
+_MAX_REDIRECTS = 3
+
+
+class WebhookTarget:
+    """Posts events, each signed for its subscription."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        connector: Connector | None = None,
+        limit: Callable[[float], TimeLimit] = TimeLimit,
+    ) -> None:
+        """Create a target.
+
+        Args:
+            clock: Current time.
+            connector: Opens connections. Default: to public addresses only.
+            limit: Creates the time limit of a request from a number of seconds.
+        """
+        self._clock = clock
+        self._connector = connector or Connector()
+        self._limit = limit
+
+    def post(
+        self, subscription: Subscription, delivery: HookDelivery, *, timeout_s: float | None = None
+    ) -> Posted:
+        """Post the event of a delivery, and return the result. Raises no errors.
+
+        Args:
+            subscription: The subscription.
+            delivery: The delivery.
+            timeout_s: Time limit. Default: that of the subscription.
+        """
+        began_ms = self._clock.now_ms()
+        most_s = subscription.timeout_s if timeout_s is None else timeout_s
+        status, headers, text, error, refused = 0, dict[str, str](), b"", "", False
+        with self._limit(most_s) as limit:
+            try:
+                status, headers, text = self._follow(subscription, delivery, limit)
+                if limit.over:
+                    raise TimeoutError
+            except Blocked as refusal:
+                status, error, refused = 0, f"The endpoint {refusal}.", True
+            # ValueError: the lookup rejects the host name, or the host name is not valid in the
+            # DNS.
+            except (OSError, http.client.HTTPException, ValueError) as failure:
+                status, error = 0, f"The endpoint did not respond: {type(failure).__name__}."
+                if limit.over or isinstance(failure, TimeoutError):
+                    error = f"The endpoint did not respond within {most_s:g} s."
+        now_ms = self._clock.now_ms()
+        return Posted(
+            status,
+            max(0, now_ms - began_ms),
+            text[:MAX_SHOWN].decode("utf-8", "replace") if status else "",
+            error,
+            retry_after_ms(headers.get("retry-after"), now_ms=now_ms) if status else None,
+            refused,
+        )
+
+    def _follow(
+        self, subscription: Subscription, delivery: HookDelivery, limit: TimeLimit
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Post an event, and follow redirects to the same host."""
+        url, body = subscription.url, jsontext.dumps(delivery.event).encode()
+        to = self._place(url)
+        for _ in range(_MAX_REDIRECTS + 1):
+            headers = self._headers(subscription, delivery, to, body)
+            answer = exchange(self._connector, to, headers, body, limit, MAX_SHOWN)
+            location = answer[1].get("location")
+            if answer[0] not in _REDIRECTS or not location:
+                return answer
+            url = urljoin(url, location)
+            next_one = self._place(url)
+            if (to.secure, to.host, to.port) != (next_one.secure, next_one.host, next_one.port):
+                return answer
+            to = next_one
+        return answer
+
+    def _place(self, url: str) -> EndpointAddress:
+        return place(url, loopback=self._connector.loopback)
+
+    def _headers(
+        self,
+        subscription: Subscription,
+        delivery: HookDelivery,
+        to: EndpointAddress,
+        body: bytes,
+    ) -> Mapping[str, str]:
+        now_ms = self._clock.now_ms()
+        secrets = subscription.signing_secrets(now_ms)
+        proof = signing.signed(
+            secrets,
+            body,
+            delivery_id=delivery.id,
+            url=f"{to.authority}{to.path}",
+            now_ms=now_ms,
+        )
+        return {
+            "Host": to.authority,
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": USER_AGENT,
+            "Connection": "close",
+            "X-OJS-Event-Type": str(delivery.event["type"]),
+            "X-OJS-Delivery-ID": delivery.id,
+            "X-OJS-Subscription-ID": subscription.id,
+            **proof,
+            **standard(secrets, delivery.id, proof[signing.TIMESTAMP], body),
+        }
+
+
+def standard(secrets: Sequence[str], name: str, timestamp: str, body: bytes) -> dict[str, str]:
+    """Build the headers of Standard Webhooks 1.0.
+
+    They are empty if no secret has its format: `whsec_`, followed by base64.
+
+    Args:
+        secrets: Signing secrets.
+        name: ID of the delivery.
+        timestamp: Seconds since the epoch.
+        body: Body of the request.
+    """
+    signed = f"{name}.{timestamp}.".encode() + body
+    found = []
+    for secret in secrets:
+        try:
+            key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+        except (binascii.Error, ValueError):
+            continue
+        if secret.startswith(PREFIX):
+            digest = hmac.digest(key, signed, hashlib.sha256)
+            found.append(f"v1,{base64.b64encode(digest).decode()}")
+    if not found:
+        return {}
+    return {
+        "webhook-id": name,
+        "webhook-timestamp": timestamp,
+        "webhook-signature": " ".join(found),
+    }

@@ -1,0 +1,246 @@
+"""Webhooks over HTTP, as the suite, the CLI and the admin UI ask; and the function that posts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from functions.webhook.handler import handler
+from ojs import runtime
+from ojs.domain import jsontext
+from ojs.domain.access import Scope
+from ojs.domain.events.event import Event
+from ojs.settings import Settings
+from tests.store.hooking import BODY, URL, Endpoint, Messages, parts
+from tests.unit.functions.client import Api
+from tests.unit.functions.keyed import Keyed
+
+if TYPE_CHECKING:
+    from ojs.clock import ManualClock
+    from ojs.runtime import Runtime
+
+BASE = "/ojs/v1/webhooks/subscriptions"
+LOG = "/ojs/v1/webhooks/deliveries"
+SECRET = "whk_test_secret_001"  # as the suite
+
+
+def hooked(make_runtime: Callable[..., Runtime], clock: ManualClock, **more: Any) -> Any:
+    plain = make_runtime(**more)
+    endpoint = Endpoint()
+    hooks = parts(clock, endpoint, ["*.example.com"])
+    built = runtime.build(
+        Settings(table=plain.settings.table, bucket="payloads", version="1.2.3", **more),
+        client=plain.table.client,
+        blobs=plain.blobs,
+        clock=clock,
+        sleep=lambda _: None,
+        hooks=lambda: hooks,
+    )
+    runtime.use(built)
+    return built, endpoint, hooks.queue
+
+
+@pytest.fixture
+def hooks(make_runtime: Callable[..., Runtime], clock: ManualClock) -> tuple[Api, Endpoint, Any]:
+    built, endpoint, queue = hooked(make_runtime, clock)
+    return Api(built, clock), endpoint, queue
+
+
+Hooks = tuple[Api, Endpoint, Messages]
+
+
+def made(api: Api, **more: Any) -> str:
+    reply = api("POST", BASE, {**BODY, **more})
+    assert reply.status == 201
+    return str(reply.json["id"])
+
+
+def failed(api: Api, endpoint: Endpoint, queue: Messages) -> str:
+    """A dead delivery."""
+    endpoint.answer = lambda _: 404
+    at_ms = api.clock.now_ms()
+    told = Event("evt_1", "job.completed", "ojs://s/api", at_ms, "j", {"queue": "q"})
+    assert not api.runtime.webhook_matcher.publish([told])  # type: ignore[union-attr]
+    for _, body in queue.due():
+        record = {"messageId": "m", "body": jsontext.dumps(body)}
+        assert handler({"Records": [record]}, None) == {"batchItemFailures": []}
+    (found,) = api("GET", LOG, query={"status": "dead"}).json["items"]
+    return str(found["id"])
+
+
+def test_a_subscription_is_made_read_changed_and_deleted(hooks: Hooks) -> None:
+    api, *_ = hooks
+    reply = api("POST", BASE, {**BODY, "secret": SECRET, "filter": {"queues": ["q"]}})
+    whole = reply.json
+    assert reply.status == 201
+    assert reply.headers["Location"] == f"{BASE}/{whole['id']}"
+    assert whole["secret"] == whole["subscription"]["secret"] == SECRET
+    assert (whole["url"], whole["active"], whole["timeout_s"]) == (URL, True, 30)
+    path = f"{BASE}/{whole['id']}"
+    assert "secret" not in api("GET", path).text
+    # The admin UI sends what it has read.
+    shown = api("GET", path).json
+    changed = api("PUT", path, {**shown, "events": ["job.*", "workflow.failed"]}).json
+    assert changed["subscription"]["events"] == ["job.*", "workflow.failed"]
+    assert changed["filter"] == {"queues": ["q"], "job_types": []}
+    assert api("PATCH", path, {"active": False}).json["active"] is False
+    listed = api("GET", BASE, query={"page": "1", "per_page": "5"}).json
+    assert listed["subscriptions"] == listed["items"]
+    assert listed["total"] == listed["pagination"]["total"] == 1
+    assert api("DELETE", path).json == {"deleted": True, "id": whole["id"]}
+    assert api("GET", path).status == api("DELETE", path).status == 404
+
+
+def test_pages_of_subscriptions(hooks: Hooks) -> None:
+    api, *_ = hooks
+    names = sorted(made(api) for _ in range(3))
+    first = api("GET", BASE, query={"limit": "2"}).json
+    cursor = first["pagination"]["next_cursor"]
+    rest = api("GET", BASE, query={"limit": "2", "cursor": cursor}).json
+    assert [each["id"] for each in first["items"] + rest["items"]] == names
+
+
+def test_a_rotation_shows_the_new_secret_once(hooks: Hooks) -> None:
+    api, *_ = hooks
+    name = made(api)
+    reply = api("POST", f"{BASE}/{name}/rotate-secret", {}).json
+    assert reply["new_secret"] == reply["secret"]
+    assert reply["new_secret"].startswith("whsec_")
+    assert reply["previous_valid_until"] > api("GET", f"{BASE}/{name}").json["updated_at"]
+    stored = api.runtime.webhooks.get(name).subscription
+    assert len(stored.signing_secrets(api.clock.now_ms())) == 2
+    again = api("POST", f"{BASE}/{name}/rotate-secret", {"secret": reply["secret"]})
+    assert (again.status, again.error["details"]["field"]) == (400, "secret")
+
+
+def test_a_test_posts_one_event_and_changes_nothing(hooks: Hooks) -> None:
+    api, endpoint, _ = hooks
+    name = made(api)
+    before = api("GET", f"{BASE}/{name}").json
+    reply = api("POST", f"{BASE}/{name}/test", {}).json
+    assert reply == {
+        "success": True, "status_code": 200, "status": 200, "response_time_ms": 5,
+        "response_body": "said",
+    }  # fmt: skip
+    assert endpoint.last is not None
+    assert endpoint.last[1].event["type"] == "webhook.test"
+    endpoint.answer = lambda _: 0
+    assert api("POST", f"{BASE}/{name}/test").json["success"] is False
+    assert api("GET", f"{BASE}/{name}").json == before
+
+
+def test_a_dead_delivery_is_shown_and_retried(hooks: Hooks) -> None:
+    api, endpoint, queue = hooks
+    name = made(api)
+    dead = failed(api, endpoint, queue)
+    shown = api("GET", f"{LOG}/{dead}").json
+    assert shown["delivery"]["status"] == shown["status"] == "dead"
+    assert (shown["subscription_id"], shown["status_code"]) == (name, 404)
+    assert api("GET", LOG, query={"subscription": name, "limit": "1"}).json["items"][0] == {
+        key: value for key, value in shown.items() if key != "delivery"
+    }
+    assert api("POST", f"{LOG}/{dead}/retry", {}).json["status"] == "pending"
+    again = api("POST", f"{LOG}/{dead}/retry", {})
+    assert (again.status, again.error["details"]["current_state"]) == (409, "pending")
+    assert api("GET", f"{LOG}/del_unknown").status == 404
+
+
+@pytest.mark.parametrize(
+    ("field", "body", "status"),
+    [
+        ("url", {"url": "http://"}, 400),
+        ("url", {"url": "https://u:p@hooks.example.com/"}, 400),
+        ("url", {"url": "https://other.test/"}, 422),
+        ("events", {"events": []}, 400),
+        ("events", {"events": None}, 400),
+        ("events[0]", {"events": ["job.unknown"]}, 400),
+        ("events[0]", {"events": ["webhook.dead"]}, 400),
+        ("events[0]", {"events": ["webhook.*"]}, 400),
+        ("secret", {"secret": "x" * 15}, 400),
+        ("secret", {"secret": "x" * 129}, 400),
+        ("timeout_s", {"timeout_s": 4}, 400),
+        ("timeout_s", {"timeout_s": 61}, 400),
+        ("filter.queues[0]", {"filter": {"queues": ["No such"]}}, 400),
+        ("metadata", {"metadata": {"x": "y" * 5_000}}, 400),
+        ("evnts", {"evnts": ["job.*"]}, 400),
+    ],
+)
+def test_bad_subscriptions(field: str, body: Any, status: int, hooks: Hooks) -> None:
+    api, *_ = hooks
+    reply = api("POST", BASE, {**BODY, **body})
+    assert (reply.status, reply.error["details"]["field"]) == (status, field)
+    assert api("GET", BASE).json["total"] == 0
+
+
+def test_another_host_needs_another_secret(hooks: Hooks) -> None:
+    api, *_ = hooks
+    path = f"{BASE}/{made(api, secret=SECRET)}"
+    moved = {"url": "https://new.example.com/"}
+    for secret in ({}, {"secret": SECRET}):
+        reply = api("PATCH", path, {**moved, **secret})
+        assert (reply.status, reply.error["details"]["field"]) == (400, "secret")
+    assert api("PATCH", path, {**moved, "secret": "y" * 16}).status == 200
+    assert api("PATCH", path, {"url": "https://new.example.com/other"}).status == 200
+
+
+def test_the_101st_subscription_is_refused(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ojs.domain.webhooks.MAX_SUBSCRIPTIONS", 2)
+    api, *_ = hooks
+    for _ in range(2):
+        made(api)
+    assert api("POST", BASE, BODY).status == 409
+
+
+def test_a_deployment_without_webhooks_says_so(api: Api) -> None:
+    reply = api("POST", BASE, BODY)
+    assert (reply.status, reply.error["code"]) == (422, "unsupported")
+    assert api("GET", BASE).json["items"] == []
+    assert api.runtime.webhook_matcher is None
+    assert api.runtime.webhook_sweep is None
+
+
+def test_messages_that_are_none_come_again(hooks: Hooks) -> None:
+    api, *_ = hooks
+    texts = ["", "[]", '{"delivery":"d"}', '{"delivery":"del_1","turn":1}']
+    records = [{"messageId": str(at), "body": text} for at, text in enumerate(texts)]
+    found = handler({"Records": records}, None)["batchItemFailures"]
+    assert len(found) == len(texts)
+    assert api.runtime.webhook_sender.handle([]) == []
+
+
+def test_who_may_subscribe_and_what_a_revoked_key_leaves(
+    make_runtime: Callable[..., Runtime], clock: ManualClock
+) -> None:
+    """Events contain data of jobs, so a key that can't read jobs can't have them sent."""
+    built, endpoint, queue = hooked(make_runtime, clock, authorizer="keys")
+    keyed = Keyed(built, clock)
+    read, write = Scope.ADMIN_READ, Scope.ADMIN_WRITE
+    for scopes, queues, status in (
+        ((write,), None, 403),
+        ((Scope.JOBS_READ, read), None, 403),
+        ((write, Scope.JOBS_READ), ["mine"], 403),
+        ((write, Scope.JOBS_READ), None, 201),
+    ):
+        keyed.key = keyed.make("k", *scopes, **({} if queues is None else {"queues": queues}))
+        assert keyed("POST", BASE, BODY).status == status
+    maker = keyed.key
+    keyed.key = keyed.make("root", *Scope)
+    (found,) = keyed("GET", BASE).json["items"]
+    revoked = keyed("DELETE", f"/ojs/v1/admin/keys/{found['created_by']}", query={"made": "revoke"})
+    assert revoked.json["paused"]["webhooks"] == 1
+    assert keyed("GET", f"{BASE}/{found['id']}").json["active"] is False
+    assert maker is not None
+    # Without that option, the first event after the revocation disables it.
+    keyed.key = keyed.make("other", write, Scope.JOBS_READ)
+    name = keyed("POST", BASE, BODY).json["id"]
+    keyed.key = keyed.make("root", *Scope)
+    key_id = keyed("GET", f"{BASE}/{name}").json["created_by"]
+    assert keyed("DELETE", f"/ojs/v1/admin/keys/{key_id}").status == 200
+    clock.advance(60_000)
+    told = Event("evt_1", "job.completed", "ojs://s/api", clock.now_ms(), "j", {"queue": "q"})
+    built.webhook_matcher.publish([told])
+    assert built.webhook_sender.handle([body for _, body in queue.due()]) == []
+    assert endpoint.seen == []
+    assert keyed("GET", f"{BASE}/{name}").json["disabled_reason"] == "key_ended"
