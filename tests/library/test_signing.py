@@ -17,7 +17,8 @@ from botocore.credentials import Credentials as SdkCredentials
 
 from ojs_aws import AsyncClient, Client
 from ojs_aws.client.exchange import RetryPolicy
-from ojs_aws.client.signing import Credentialed, SecretKey, Signer
+from ojs_aws.client.secret_key import SecretKey
+from ojs_aws.client.signing import Credentialed, Signer
 from ojs_aws.errors import Unreachable
 
 URL = "https://abc123.execute-api.eu-central-1.amazonaws.com"
@@ -258,7 +259,7 @@ def test_which_key_is_sent(
         monkeypatch.delenv(name, raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("ojs_aws.client.signing._secret", "of {}".format)
+    monkeypatch.setattr("ojs_aws.client.secret_key._secret", "of {}".format)
     sent: list[str | None] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

@@ -283,7 +283,7 @@ def signer(key: str | None, iam: bool | Signer | None) -> Signer | None:
         iam = os.environ.get("OJS_AUTH") == "iam"
         secret = os.environ.get("OJS_KEY_SECRET")
         if secret and not iam and not os.environ.get("OJS_KEY"):
-            from ojs_aws.client.signing import SecretKey
+            from ojs_aws.client.secret_key import SecretKey
 
             return SecretKey(secret)
     if not iam:
