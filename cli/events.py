@@ -31,7 +31,8 @@ _FALLBACK_S = 300.0
 _SENT = frozenset(
     f"{about}.{kind}"
     for about, kinds in {
-        "job": "enqueued scheduled started completed failed retrying discarded expired cancelled",
+        "job": "enqueued scheduled started suspended completed failed retrying discarded expired"
+        " cancelled",
         "queue": "paused resumed",
         "dead_letter": "added retried replayed",
     }.items()
