@@ -20,6 +20,8 @@ from ojs_aws import Job, JobContext, Worker
 
 # Interval of polls of a worker that listens.
 _RARELY_S = 60.0
+# Time in seconds after which a job starts whose fetch was lost: its lease, and the sweep.
+_LOST_S = 150.0
 # End of the ramp.
 _SLOW_MS, _ERRORS = 1_000.0, 0.001
 _STEPS = (1, 2, 5, 10, 20, 50, 100, 200)
@@ -123,7 +125,7 @@ def _picked(name: str, options: dict[str, Any], within_s: float, run: Run) -> st
             # Pushes don't have the rhythm of polls.
             run.sleep(random.uniform(0.2, 1.0) * min(options["poll_s"], 4.0))  # noqa: S311
             began, job_id = time.monotonic(), run.push(run.named("pick"))
-            run.until(lambda: job_id in begun, 60, "the job didn't start")  # noqa: B023
+            run.until(lambda: job_id in begun, _LOST_S, "the job didn't start")  # noqa: B023
             _completed(run, job_id)
             if number:
                 waited.append(1_000 * (begun[job_id] - began))
