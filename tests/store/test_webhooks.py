@@ -314,6 +314,6 @@ def test_two_containers_change_the_directory(world: World) -> None:
     """Neither undoes the change of the other."""
     first, second = world.another(), world.another()
     made = [run.webhooks.create(BODY).subscription.id for run in (first, second, first)]
-    assert sorted(world.run.stores.webhooks.directory().entries) == sorted(made)
+    assert sorted(world.run.stores.webhooks.read_directory().entries) == sorted(made)
     second.webhooks.delete(made[0])
     assert [it.subscription.id for it in first.webhooks.list(limit=10).items] == sorted(made[1:])

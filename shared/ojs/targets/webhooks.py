@@ -14,7 +14,7 @@ from ojs.clock import Clock
 from ojs.domain import jsontext
 from ojs.domain.delivery import signing
 from ojs.domain.delivery.outcome import retry_after_ms
-from ojs.domain.webhooks import MAX_SHOWN, HookDelivery, Posted, Subscription
+from ojs.domain.webhooks import MAX_SHOWN, HookDelivery, HookOutcome, Subscription
 from ojs.targets.guard import Blocked, Connector, EndpointAddress, TimeLimit, place
 from ojs.targets.https_target import USER_AGENT, exchange
 
@@ -46,7 +46,7 @@ class WebhookTarget:
 
     def post(
         self, subscription: Subscription, delivery: HookDelivery, *, timeout_s: float | None = None
-    ) -> Posted:
+    ) -> HookOutcome:
         """Post the event of a delivery, and return the result. Raises no errors.
 
         Args:
@@ -71,7 +71,7 @@ class WebhookTarget:
                 if limit.over or isinstance(failure, TimeoutError):
                     error = f"The endpoint did not respond within {most_s:g} s."
         now_ms = self._clock.now_ms()
-        return Posted(
+        return HookOutcome(
             status,
             max(0, now_ms - began_ms),
             text[:MAX_SHOWN].decode("utf-8", "replace") if status else "",

@@ -39,7 +39,7 @@ class WebhookSweep:
             The counts queued (deliveries), failed, and `more`.
         """
         run = SweepRun(now_ms, limit, go_on)
-        ids = self._webhooks.directory(consistent=False).entries
+        ids = self._webhooks.read_directory(consistent=False).entries
         for subscription in self._webhooks.get_many(ids).values():
             if run.stop():
                 break
@@ -54,7 +54,7 @@ class WebhookSweep:
     def _queue_due(self, subscription: str, most: int, run: SweepRun) -> None:
         while most > 0 and run.go_on():
             page = min(most, _PAGE)
-            due = self._webhooks.due(subscription, now_ms=run.now_ms, limit=page)
+            due = self._webhooks.list_due(subscription, now_ms=run.now_ms, limit=page)
             refused = set(self._queue.put([message_of(each) for each in due]) if due else ())
             for at, each in enumerate(due):
                 if at not in refused:
