@@ -274,7 +274,7 @@ def list_webhook_deliveries(request: Request) -> Reply:
     """
     window = paging.window(request.query)
     status = query.choice(request.query, "status", ("", *HookStatus), default="")
-    found = runtime.current().webhooks.deliveries(
+    found = runtime.current().webhooks.list_deliveries(
         subscription=query.single(request.query, "subscription", check_subscription),
         status=HookStatus(status) if status else None,
         limit=window.limit,
@@ -286,7 +286,7 @@ def list_webhook_deliveries(request: Request) -> Reply:
 @deliveries.endpoint("GET /{id}", _LOOK, WebhookDeliveryAnswer, errors=(404,))
 def get_webhook_delivery(request: Request) -> Reply:
     """Read a delivery of a webhook."""
-    return Reply(WebhookDeliveryAnswer.of(runtime.current().webhooks.delivery(request.named)))
+    return Reply(WebhookDeliveryAnswer.of(runtime.current().webhooks.get_delivery(request.named)))
 
 
 @deliveries.endpoint(

@@ -225,7 +225,7 @@ def parse(kind: type[SubscriptionChange], raw: Mapping[str, Any]) -> Subscriptio
     return kind.model_validate({key: it for key, it in raw.items() if key not in SHOWN_BACK})
 
 
-def changed(before: Subscription, given: SubscriptionChange) -> Subscription:
+def apply_change(before: Subscription, given: SubscriptionChange) -> Subscription:
     """Return a subscription after a request. Its new secret, if any, replaces all others.
 
     Raises:
@@ -410,7 +410,7 @@ def subscription_of(delivery: str) -> str:
     return f"sub_{found[1]}" if found else ""
 
 
-def fitting(event: Mapping[str, Any]) -> Mapping[str, Any]:
+def make_fit(event: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return an event without its result if it is too large."""
     if jsontext.size_of(event) <= MAX_EVENT_BYTES:
         return event

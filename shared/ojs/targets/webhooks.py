@@ -16,7 +16,7 @@ from ojs.domain.delivery import signing
 from ojs.domain.delivery.outcome import retry_after_ms
 from ojs.domain.webhooks import MAX_SHOWN, HookDelivery, HookOutcome, Subscription
 from ojs.targets.guard import Blocked, Connector, EndpointAddress, TimeLimit, place
-from ojs.targets.https_target import USER_AGENT, exchange
+from ojs.targets.https_target import USER_AGENT, send_request
 
 PREFIX = "whsec_"
 _REDIRECTS = frozenset({307, 308})
@@ -88,7 +88,7 @@ class WebhookTarget:
         to = self._place(url)
         for _ in range(_MAX_REDIRECTS + 1):
             headers = self._headers(subscription, delivery, to, body)
-            answer = exchange(self._connector, to, headers, body, limit, MAX_SHOWN)
+            answer = send_request(self._connector, to, headers, body, limit, MAX_SHOWN)
             location = answer[1].get("location")
             if answer[0] not in _REDIRECTS or not location:
                 return answer
@@ -128,11 +128,13 @@ class WebhookTarget:
             "X-OJS-Delivery-ID": delivery.id,
             "X-OJS-Subscription-ID": subscription.id,
             **proof,
-            **standard(secrets, delivery.id, proof[signing.TIMESTAMP], body),
+            **make_standard_headers(secrets, delivery.id, proof[signing.TIMESTAMP], body),
         }
 
 
-def standard(secrets: Sequence[str], name: str, timestamp: str, body: bytes) -> dict[str, str]:
+def make_standard_headers(
+    secrets: Sequence[str], name: str, timestamp: str, body: bytes
+) -> dict[str, str]:
     """Build the headers of Standard Webhooks 1.0.
 
     They are empty if no secret has its format: `whsec_`, followed by base64.

@@ -26,7 +26,7 @@ from ojs.domain.webhooks import (
 from ojs.records import record
 from ojs.services.operations.key_states import KeyStates, check_time
 from ojs.services.sweeps import GoOn, always
-from ojs.services.webhooks.parts import WebhookDependencies, message_of
+from ojs.services.webhooks.parts import WebhookDependencies, make_message
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race
 from ojs.store.webhooks import webhooks as store
@@ -101,7 +101,7 @@ class Webhooks:
         empty = Subscription(f"sub_{self._random_bytes(8).hex()}", secrets=(secret,))
         line = self._makers.line(caller)
         wanted = replace(
-            domain.changed(empty, given), line=line, created_ms=now_ms, updated_ms=now_ms
+            domain.apply_change(empty, given), line=line, created_ms=now_ms, updated_ms=now_ms
         )
         self._supported().allowed.check(wanted.target, named="url")
 
@@ -141,7 +141,7 @@ class Webhooks:
         line = self._makers.line(caller)
 
         def change(before: Subscription) -> Subscription:
-            after = domain.changed(before, given)
+            after = domain.apply_change(before, given)
             if after.active:
                 self._supported().allowed.check(after.target, named="url")
             return replace(after, line=line)
@@ -208,7 +208,7 @@ class Webhooks:
 
     # --- deliveries -------------------------------------------------------------------------------
 
-    def deliveries(
+    def list_deliveries(
         self,
         *,
         subscription: str | None,
@@ -260,7 +260,7 @@ class Webhooks:
         more = ids[limit - 1] if len(ids) > limit else stored.next_cursor
         return Page([merged[each] for each in ids[:limit]], more)
 
-    def delivery(self, delivery_id: str) -> HookDelivery:
+    def get_delivery(self, delivery_id: str) -> HookDelivery:
         """Return a delivery. Raises NotFound."""
         if name := domain.subscription_of(delivery_id):
             if (stored := self._webhooks.read_delivery(delivery_id)) is not None:
@@ -278,7 +278,7 @@ class Webhooks:
             NotFound: The delivery or its subscription does not exist.
             Conflict: The delivery is not dead, or its subscription is not active.
         """
-        before = self.delivery(delivery_id)
+        before = self.get_delivery(delivery_id)
         queue = self._supported().queue
         if before.status is not HookStatus.DEAD:
             raise Conflict(
@@ -292,9 +292,9 @@ class Webhooks:
         try:
             self._webhooks.put(before, after, again_ms=now_ms + store.SPARE_MS)
         except LostRace:
-            return self.delivery(delivery_id)
+            return self.get_delivery(delivery_id)
         # If this fails, the sweep sends the message.
-        queue.put([message_of(after)])
+        queue.put([make_message(after)])
         return after
 
     # --- helpers ----------------------------------------------------------------------------------

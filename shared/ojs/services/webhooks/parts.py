@@ -37,6 +37,6 @@ class WebhookDependencies:
     allowed: AllowedTargets
 
 
-def message_of(delivery: HookDelivery) -> dict[str, Any]:
+def make_message(delivery: HookDelivery) -> dict[str, Any]:
     """Return the message of a stored delivery."""
     return {"delivery": delivery.id, "turn": delivery.turn}

@@ -32,7 +32,7 @@ from ojs.domain.webhooks import (
 from ojs.records import record
 from ojs.services.for_each import ForEach
 from ojs.services.operations.key_states import KeyStates
-from ojs.services.webhooks.parts import WebhookDependencies, message_of
+from ojs.services.webhooks.parts import WebhookDependencies, make_message
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race, unless_lost
 from ojs.store.webhooks.webhooks import MAX_SUCCESSES, SPARE_MS, WebhookStore
@@ -199,7 +199,7 @@ class WebhookSender:
             self._put(attempt.stored, after)
         elif self._put(attempt.stored, after, again_ms=after.next_ms + SPARE_MS):
             self._parts.queue.put(
-                [message_of(after)], delay_s=max(1, -(-(after.next_ms - now_ms) // 1_000))
+                [make_message(after)], delay_s=max(1, -(-(after.next_ms - now_ms) // 1_000))
             )
 
     def _put(self, before: HookDelivery | None, after: HookDelivery, *, again_ms: int = 0) -> bool:

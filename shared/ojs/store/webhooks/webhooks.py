@@ -236,7 +236,7 @@ class WebhookStore:
             write = replace(write, set={**write.set, "wpk": new["wpk"], "wsk": new["wsk"]})
         self._table.update(write, tell_loser=False)
 
-    def postpone(self, delivery: HookDelivery, again_ms: int) -> None:
+    def change_time(self, delivery: HookDelivery, again_ms: int) -> None:
         """Change the time (ms) from which the sweep sends a message. Raises LostRace."""
         pk, sk = _delivery_key(delivery.id)
         # Race: an attempt is recorded, with its own time.
@@ -260,7 +260,7 @@ class WebhookDirectory:
         self._clock = clock
         self._seen: tuple[int, HookDirectory] | None = None
 
-    def entries(self) -> Mapping[str, SubscriptionFilter]:
+    def read_entries(self) -> Mapping[str, SubscriptionFilter]:
         """Return what subscriptions receive. One call in REMEMBERED_MS. Raises OjsError."""
         now_ms = self._clock.now_ms()
         if self._seen is None or not 0 <= now_ms - self._seen[0] < REMEMBERED_MS:
