@@ -16,7 +16,8 @@ ARGS ?=
 APP ?=
 SEEDS ?= 10000
 # One process runs all tests of a file, because they can share an engine. Files run in alphabetical
-# order: files with many short tests come last, so that both processes end at the same time.
+# order: files with many short tests come last, so that all processes end at the same time. Slow tests
+# wait for servers for a quarter of their time: three processes keep two cores busy.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 VENV := .venv
@@ -77,7 +78,7 @@ test: setup ## Run the fast tests
 
 .PHONY: test-exhaustive
 test-exhaustive: setup dashboard-types $(CLIENTS)/.installed $(INTEGRATIONS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run the slow tests, and property tests with many examples
-	@$(PY) -m pytest $(PARALLEL) -m '(exhaustive or hypothesis) and not whole' $(ARGS)
+	@$(PY) -m pytest $(PARALLEL) -n 3 -m '(exhaustive or hypothesis) and not whole' $(ARGS)
 
 .PHONY: test-all
 test-all: setup dashboard-types $(CLIENTS)/.installed $(INTEGRATIONS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run all tests

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cli import output, target
-from ojs.domain.job.durable import Resumption
 from ojs_aws.client.call import place, to_json
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def add_kept(parser: argparse.ArgumentParser) -> None:
     """Add the options for what a retried job keeps."""
     for name, what in _KEPT.items():
         parser.add_argument(
-            f"--{name}", choices=[*Resumption],
+            f"--{name}", choices=("keep", "clear"),
             help=f"clear: the job continues without {what} (default: keep)",
         )  # fmt: skip
 

@@ -141,7 +141,12 @@ class LocalCloud:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        shutil.rmtree(self._folder / "tmp", ignore_errors=True)
+        # The emulator has a copy of the bundle for each container: to delete them takes a minute. A
+        # new name, so that a new emulator in this folder keeps its files.
+        temporary, left = self._folder / "tmp", self._folder / f"tmp-{process.pid}"
+        temporary.rename(left)
+        remove = ["sh", "-c", 'rm -rf "$1" &', "sh", str(left)]
+        subprocess.run(remove, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def deploy(

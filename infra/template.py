@@ -1,6 +1,6 @@
 """Writes a CloudFormation template of one stack, and the code of its functions: `make template`.
 
-Who deploys it needs neither CDK nor this repository. What differs between deployments is a
+A deployment of it needs neither CDK nor this repository. What differs between deployments is a
 parameter. All other settings are chosen here.
 """
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 TEMPLATE = "template.json"
-# Settings that are parameters of the template: name of the parameter, and what it accepts.
+# Settings that are parameters of the template: name of the parameter, and its accepted values.
 PARAMETERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "stage": ("Stage", {"allowed_pattern": "[a-z][a-z0-9-]{0,19}"}),
-    "alarm_email": ("AlarmEmail", {"allowed_pattern": r"([^@\s]+@[^@\s]+)?"}),
-    "alarm_topic_arn": ("AlarmTopicArn", {"allowed_pattern": r"(arn:[a-z-]+:sns:\S+)?"}),
+    "stage": ("Stage", {"allowed_pattern": "^[a-z][a-z0-9-]{0,19}$"}),
+    "alarm_email": ("AlarmEmail", {"allowed_pattern": r"^([^@\s]+@[^@\s]+)?$"}),
+    "alarm_topic_arn": ("AlarmTopicArn", {"allowed_pattern": r"^(arn:[a-z-]+:sns:\S+)?$"}),
     "log_retention_days": ("LogRetentionDays", {"allowed_values": [*map(str, LOG_RETENTION_DAYS)]}),
     "memory_mb": ("MemoryMb", {"min_value": 256, "max_value": 10_240}),
     # The throttle of routes without a key is not a parameter.
@@ -140,7 +140,7 @@ def write(settings: DeploymentSettings, code: lambda_.Code, folder: Path) -> Pat
     assembly = Path(app.synth().directory)
     made: dict[str, Any] = json.loads((assembly / f"{stack.artifact_id}.template.json").read_text())
     for resource in made["Resources"].values():
-        # Accepted findings, for the one who reviews the construct.
+        # Accepted findings of the review of the construct.
         resource.pop("Metadata", None)
         if resource["Type"] == "AWS::Events::Rule":
             resource["Properties"]["Targets"] = [*map(_whole, resource["Properties"]["Targets"])]

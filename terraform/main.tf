@@ -95,11 +95,13 @@ data "aws_s3_bucket" "files" {
   bucket = var.bucket
 }
 
+# CloudFormation reads the former files if it rolls an update back. They are deleted after it.
 resource "aws_s3_object" "code" {
   for_each = fileset(var.template, "*.zip")
   bucket   = var.bucket
   key      = "${var.prefix}${each.key}"
   source   = "${var.template}/${each.key}"
+  lifecycle { create_before_destroy = true }
 }
 
 resource "aws_s3_object" "template" {
@@ -107,6 +109,7 @@ resource "aws_s3_object" "template" {
   # A changed template has another URL, which Terraform notices.
   key    = "${var.prefix}${filesha256(local.file)}.json"
   source = local.file
+  lifecycle { create_before_destroy = true }
 }
 
 resource "aws_cloudformation_stack" "jobs" {

@@ -17,7 +17,7 @@ from docs.numbers.prices import Load, Model
 MAX_RATIO = 1.2
 # A part is skipped if this multiple of its price could exceed the ceiling.
 MARGIN = 1.5
-# Traffic in the minutes before the ramp is subtracted.
+# Traffic in the minutes before the run is subtracted.
 _BEFORE_MIN = 5
 _TODO = "Run `make prices ARGS=measured.toml`, and look for other traffic, or for retries"
 
@@ -63,10 +63,10 @@ def _compare(run: Run) -> str:
     first, last = run.numbers["ramp_span"]
     # Whole minutes, until the consumer has processed the last record.
     begin, end = first // 60 * 60, (last + 90) // 60 * 60 + 60
+    idle = run.began // 60 * 60
     run.sleep(max(0.0, end + run.pace.metrics_s - time.time()))
-    before = begin - 60 * _BEFORE_MIN
-    spans = [(_time(begin), _time(end)), (_time(before), _time(begin))]
-    part = (end - begin) / (begin - before)
+    spans = [(_time(begin), _time(end)), (_time(idle - 60 * _BEFORE_MIN), _time(idle))]
+    part = (end - begin) / (60 * _BEFORE_MIN)
 
     def less(during: float, earlier: float) -> float:
         return max(0.0, during - earlier * float(part))

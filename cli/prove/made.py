@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 RUN_NAME = re.compile(r"prove-[0-9a-f]{4}")
 # Last parts of the names of queues, workers, cron jobs, and deliveries.
 QUEUES = ("check", "full", "count", "time", "pick", "cron", "pushed", "ramp", "long")
-WORKERS = ("a", "b", "polled", "rung", "listener")
+WORKERS = ("a", "b", "polled", "rung")
 CRON, DELIVERY = "tick", "pushed"
 # Jobs of one request to erase them.
 _ERASED = 500
@@ -36,7 +36,6 @@ class Made:
         self.path = folder / "made.json"
         self.things: list[dict[str, str]] = []
         self._about = {"run": run, "server": server}
-        self._write()
 
     def note(self, kind: str, name: str) -> bool:
         """Record a thing that is created next. Returns false if it was recorded before."""
@@ -44,12 +43,9 @@ class Made:
         if thing in self.things:
             return False
         self.things.append(thing)
-        self._write()
-        return True
-
-    def _write(self) -> None:
         found = {**self._about, "made": self.things}
         self.path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        return True
 
 
 def server_of(folder: Path) -> dict[str, Any]:

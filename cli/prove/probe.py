@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,10 +82,12 @@ class Probe(Client):
 
     def status(self, path: str, *, authenticated: bool = True) -> int:
         """Read a path, and return the status of the response."""
-        headers = {} if authenticated else {"Authorization": ""}
-        signer = self.signer if authenticated else None
+        request = self._http.build_request("GET", self._base + path, timeout=30.0)
+        if not authenticated:
+            request.headers.pop("Authorization", None)
         try:
-            return self._http.get(self._base + path, headers=headers, auth=signer).status_code
+            signer = self.signer if authenticated else None
+            return self._http.send(request, auth=signer).status_code
         except httpx.HTTPError as error:
             raise Unreachable(f"GET {path}: {error}") from None
 
@@ -98,15 +99,10 @@ class Probe(Client):
         jobs: list[dict[str, Any]] = self.run(worker_call("workers/fetch", body))["jobs"]
         return jobs
 
-    def ack(self, job: dict[str, Any], **more: Any) -> dict[str, Any]:
-        """Complete a fetched job."""
+    def ack(self, job: dict[str, Any], how: str = "ack", **more: Any) -> None:
+        """Complete a fetched job, or with `nack` fail or suspend it."""
         body = {"job_id": job["id"], "lease_token": job["lease_token"], **more}
-        return self.run(worker_call("workers/ack", body))
-
-    def nack(self, job: dict[str, Any], **more: Any) -> dict[str, Any]:
-        """Fail a fetched job, or suspend it."""
-        body = {"job_id": job["id"], "lease_token": job["lease_token"], **more}
-        return self.run(worker_call("workers/nack", body))
+        self.run(worker_call(f"workers/{how}", body))
 
     def beat(self, worker: str, jobs: Sequence[dict[str, Any]], queue: str) -> dict[str, Any]:
         """Send a heartbeat."""
@@ -126,23 +122,3 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
     found = {"p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": ordered[-1]}
     return {"count": len(ordered), **{name: round(value, 1) for name, value in found.items()}}
-
-
-def side_by_side(tasks: Sequence[Any]) -> list[BaseException | None]:
-    """Call functions at the same time, each in a thread. Returns their exceptions, or None."""
-    ready = threading.Barrier(len(tasks))
-    found: list[BaseException | None] = [None] * len(tasks)
-
-    def call(number: int) -> None:
-        ready.wait()
-        try:
-            tasks[number]()
-        except Exception as error:  # noqa: BLE001 - returned to the caller
-            found[number] = error
-
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(len(tasks))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found

@@ -97,15 +97,15 @@ def _prove(
     operator, cloud = _connect(options, transport)
     name = f"prove-{secrets.token_hex(2)}"
     budget = cost.Budget(options.max_cost)
-    run = Run(name, operator, operator, None, pace, cloud, options.rate, options.long)  # type: ignore[arg-type]
+    folder: Path = options.report or Path(name)
+    made = Made(folder, name, url=operator.url, stage=options.stage)
+    run = Run(name, operator, operator, made, pace, cloud, options.rate, options.long)
     run.affords = budget.affords
     server = _examine(run, shared=options.shared)
     loads = _loads(run)
     _ask(options, name, budget, loads)
-    folder: Path = options.report or Path(name)
     folder.mkdir(parents=True, exist_ok=True)
-    run.made = Made(folder, name, url=operator.url, stage=options.stage)
-    began, finished = time.time(), False
+    finished = False
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         try:
@@ -124,7 +124,7 @@ def _prove(
     finally:
         signal.signal(signal.SIGTERM, before)
         facts = {
-            "run": name, "finished": finished, "seconds": round(time.time() - began),
+            "run": name, "finished": finished, "seconds": round(time.time() - run.began),
             "parts": list(options.only), "spent": round(budget.spent, 4), "server": server,
         }  # fmt: skip
         report.write(run, folder, facts)

@@ -76,6 +76,7 @@ class Run:
     cloud: Cloud | None = None
     rate: int = 50
     long: bool = False
+    began: float = field(default_factory=time.time)
     checks: list[Check] = field(default_factory=list)
     numbers: dict[str, Any] = field(default_factory=dict)
     say: Callable[[str], object] = print

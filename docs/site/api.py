@@ -20,7 +20,8 @@ TITLES = {
     "jobs": "Jobs", "workers": "Workers", "queues": "Queues", "dead-letter": "Dead letters",
     "cron": "Cron jobs", "workflows": "Workflows", "rate limits": "Rate limits",
     "scheduling": "Worker pools", "deliveries": "Push deliveries", "webhooks": "Webhooks",
-    "events": "Events", "keys": "Access keys", "system": "System", "admin": "Administration",
+    "events": "Events",
+    "keys": "Access keys", "system": "System", "admin": "Administration",
 }  # fmt: skip
 NOTE = "<!-- Written by `make facts` from the API's declarations. Do not edit. -->"
 # Answers that each operation can give: they are described once, on the page of error codes.

@@ -33,8 +33,10 @@ def _made(properties: Mapping[str, Any]) -> str | None:
     if secret.read() is None:
         return None
     setup = access_runtime.setup()
-    current, *previous = (setup.id_of(text) for text in secret.values())
-    for each in previous:
+    current, *previous = map(setup.id_of, secret.values())
+    if current is None:
+        raise ValueError("The secret of a key must be empty, or contain a valid key.")
+    for each in filter(None, previous):
         setup.take_back_key(each)
     return current
 

@@ -44,12 +44,13 @@ def _read(text: bytes) -> Any:
 class Api:
     url: str
     key: str = ""
+    timeout_s: float = 120
 
     def __call__(
         self, method: str, path: str, body: Any = None, raw: bytes | None = None, **headers: str
     ) -> Answer:
         parts = urlsplit(self.url)
-        connection = http.client.HTTPConnection(parts.netloc, timeout=120)
+        connection = http.client.HTTPConnection(parts.netloc, timeout=self.timeout_s)
         sent = {"Content-Type": MEDIA_TYPE} if body is not None or raw is not None else {}
         sent |= {"Authorization": f"Bearer {self.key}"} if self.key else {}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}

@@ -523,7 +523,7 @@ def durable_stack(code: Callable[[], lambda_.Code], **settings: Any) -> tuple[St
     through = ec2.InterfaceVpcEndpoint.from_interface_vpc_endpoint_attributes(
         stack, "Through", port=443, vpc_endpoint_id="vpce-1"
     )
-    private = [through] if given.entry == "private_api" else None
+    private: list[ec2.IVpcEndpoint] = [through] if given.entry == "private_api" else []
     jobs = OpenJobSpec(stack, "Jobs", settings=given, code=code(), vpc_endpoints=private)
     return stack, jobs
 
@@ -592,7 +592,7 @@ def test_a_durable_function_that_cannot_know_the_server_is_refused(
     code: Callable[[], lambda_.Code],
 ) -> None:
     stack, jobs = durable_stack(code)
-    elsewhere = function(Stack(stack.node.root, "other", env=PLACE), "Worker")
+    elsewhere = function(Stack(App(), "other", env=PLACE), "Worker")
     arn = f"arn:aws:lambda:eu-central-1:{PLACE.account}:function:f"
     role = iam.Role.from_role_arn(stack, "Role", f"arn:aws:iam::{PLACE.account}:role/r")
     imported = lambda_.Function.from_function_attributes(
@@ -602,7 +602,8 @@ def test_a_durable_function_that_cannot_know_the_server_is_refused(
         with pytest.raises(ValueError, match="must be a function of the stack of durable/Jobs"):
             jobs.add_worker(each, queues=["x"], durable=True)
     for settings, why in (
-        ({"entry": "function_url", "reserved_concurrency": {"api": 50}}, "not supported with entry=function_url"),
+        ({"entry": "function_url", "reserved_concurrency": {"api": 50}},
+         "not supported with entry=function_url"),
         ({"authorizer": "jwt", "jwt_issuer": "https://a.example", "jwt_audience": ["a"]},
          "grant_work: not supported with authorizer=jwt"),
     ):  # fmt: skip

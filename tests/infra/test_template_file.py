@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from aws_cdk import aws_lambda as lambda_
 
+# It synthesizes three deployments.
+pytestmark = pytest.mark.exhaustive
+
 MOST_BYTES, MOST_RESOURCES = 450_000, 250
 ALL = DeploymentSettings(
     push=True, realtime="all", encryption="own", backup_days=30, metrics="queues", tracing=True
@@ -70,7 +73,10 @@ def test_what_it_asks_for_is_used(made: Any) -> None:
     asked = dict(template.PARAMETERS.values())
     assert set(made["Parameters"]) == {*asked, "AssetBucket", "AssetPrefix"}
     text = json.dumps([made["Resources"], made["Conditions"]])
-    for setting, (name, _) in template.PARAMETERS.items():
+    for setting, (name, accepted) in template.PARAMETERS.items():
+        pattern = accepted.get("allowed_pattern", "^.*$")
+        assert re.match(pattern, str(getattr(defaults, setting)))
+        assert not accepted.get("allowed_pattern") or not re.match(pattern, "No such Value@")
         assert made["Parameters"][name]["Default"] == str(getattr(defaults, setting))
         assert f'{{"Ref": "{name}"}}' in text
     functions = [each for each in made["Resources"].values() if each["Type"][-8:] == "Function"]

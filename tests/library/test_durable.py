@@ -183,6 +183,24 @@ def test_outcomes_of_parallel_steps_are_sent_together(server: Server) -> None:
     assert sum(ran.values()) == 30
 
 
+def test_large_outcomes_are_sent_apart(server: Server) -> None:
+    """The server accepts 6 MiB in a request."""
+
+    async def large(name: str) -> str:
+        return name * 260_000
+
+    async def handle(job: AsyncJobContext) -> int:
+        found = await asyncio.gather(*(job.step("s", large, "x", key=str(n)) for n in range(10)))
+        return len("".join(found))
+
+    worker = worker_of(server, ("t", handle))
+    server.push("t")
+    assert server.attempt(worker).entry["result"] == 2_600_000
+    counts = [len(body["steps"]) for body in server.bodies if body]
+    assert sum(counts) == 10
+    assert max(counts) <= 4
+
+
 def test_outcomes_have_several_pages(server: Server) -> None:
     big = "x" * 200_000
 
@@ -752,7 +770,7 @@ def test_a_child_that_was_deleted(server: Server, monkeypatch: pytest.MonkeyPatc
     server.before = before
     server.later(hours=1)
     server.later(seconds=1)
-    assert server.attempt(worker).entry["result"] == "duplicate"
+    assert server.attempt(worker).entry["result"] == "not_found"
     assert server.job(job_id)["state"] == "completed"
 
 

@@ -73,6 +73,8 @@ def test_it_goes_with_the_end_of_its_job(world: World, end: str) -> None:
     assert world.blobs.objects == {}
     with pytest.raises(Conflict):
         world.run.checkpoints.save(job.id, {}, worker_id="w")
+    world.run.checkpoints.delete(job.id)
+    assert not [item for item in world.items() if item["sk"]["S"] == "checkpoint"]
 
 
 def test_a_dead_letter_keeps_it_and_it_goes_with_the_dead_letter(world: World) -> None:

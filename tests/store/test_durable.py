@@ -343,6 +343,43 @@ def test_a_signal_between_the_steps_of_a_suspension(exact: World) -> None:
     assert after.state == "available"
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_two_signals_at_once_are_one(exact: World, waits: bool) -> None:
+    job = active(exact)
+    if waits:
+        suspend(exact, job, signal())
+    client = Slow(
+        exact.client, "transact_write_items", lambda: exact.run.signals.send(job.id, "ok", 1)
+    )
+    with pytest.raises(Duplicate):
+        exact.another(client).signals.send(job.id, "ok", 2)
+    assert client.happened
+    assert stored(exact, job) == {"ok": 1}
+
+
+@pytest.mark.parametrize("meanwhile", ["cancelled", "awake"])
+def test_a_signal_while_the_wait_ends(exact: World, meanwhile: str) -> None:
+    """It is refused, or stored for the attempt that goes on; nothing in between."""
+    job = active(exact)
+    suspend(exact, job, signal("ok", "PT1M"))
+
+    def change() -> None:
+        if meanwhile == "cancelled":
+            exact.run.jobs.cancel(job.id)
+        else:
+            exact.clock.advance(60_000)
+            exact.fetch()
+
+    run = exact.another(Slow(exact.client, "transact_write_items", change))
+    if meanwhile == "cancelled":
+        with pytest.raises(Conflict, match="in state 'cancelled'"):
+            run.signals.send(job.id, "ok", 1)
+        assert stored(exact, job) == {}
+    else:
+        assert not run.signals.send(job.id, "ok", 1).woken
+        assert stored(exact, job) == {"ok": 1}
+
+
 # --- costs ----------------------------------------------------------------------------------------
 
 
@@ -546,6 +583,17 @@ def test_all_waits_last_as_long_as_what_is_left(world: World) -> None:
     world.clock.advance(1)
     (again,) = world.fetch()
     assert again.id == job.id
+
+
+def test_children_that_end_early_are_not_bounded_as_signals(world: World, monkeypatch: Any) -> None:
+    monkeypatch.setattr("ojs.services.jobs.signals.MAX_SIGNALS", 1)
+    job = active(world)
+    start(world, *(child_of(job, f"c/{n}") for n in range(3)))
+    for child in world.fetch("children", 3):
+        world.run.finish.ack(child.id, result=1)
+    assert stored(world, job) == {f"c/{n}": 1 for n in range(3)}
+    with pytest.raises(TooManySteps):
+        world.run.signals.send(job.id, "early", 1)
 
 
 def test_a_dead_letter_gets_the_result_of_its_child(world: World) -> None:

@@ -22,8 +22,9 @@ from ojs.services.bulk import runner as bulk
 from ojs.store.jobs.blobs import ARCHIVE
 from ojs.store.table import keys
 from tests.spread import examples
+from tests.store.durable_jobs import done, save, signal, suspend
 from tests.store.faults import Faulty, attempt
-from tests.store.spending import spending
+from tests.store.spending import incompressible, spending
 from tests.store.streams import Projected, Stream
 from tests.store.workflow_runs import chain, create, step
 
@@ -155,6 +156,17 @@ def everywhere(scene: Scene) -> None:
         run.redrive.retry(dead.id, JobOverride(args=[text]))
     scene.fetched("dies")
     run.finish.nack(dead.id, error={"message": SECRET})
+    # Jobs with durable code, suspended and dead. Their checkpoints are in the bucket.
+    for queue in ("sleeps", "fell"):
+        scene.push("first", queue=queue)
+        job = scene.fetched(queue)
+        save(world, job, done("charge", SECRET), done("mail", {"of": SECRET * 200}, ok=False))
+        run.checkpoints.save(job.id, {"who": SECRET, "more": incompressible(500_000)})
+        run.signals.send(job.id, "early", SECRET)
+        if queue == "sleeps":
+            suspend(world, job, signal("late"))
+        else:
+            run.finish.nack(job.id, error={"code": "DEAD_LETTER"})
     # Somebody else's.
     scene.push("bob", queue="waits", who={"customer": "bob"})
     scene.push("nobody", queue="waits", who=None)
@@ -164,6 +176,8 @@ def test_nothing_of_a_person_is_left(scene: Scene) -> None:
     everywhere(scene)
     scene.read_stream()
     assert len(scene.left()) > 15
+    for place in ("step|0000|s|charge", "step|0000|s|mail", "step|0000|g|early", "checkpoint"):
+        assert len([each for each in scene.left() if place in each]) == 2, place
     operation = scene.erase()
     scene.minutes(3)
     found = scene.run.bulk.get(operation)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
@@ -287,12 +287,12 @@ class OpenJobSpec(Construct):
         if self.settings.realtime == "all":
             map_live(self, table, self.functions[NOTIFY])
 
-    def _map_queues(self, specs: Mapping[FunctionSpec, lambda_.Function]) -> None:
-        """Map the queues of push delivery and of webhooks to their functions."""
-        for spec in specs:
-            if self.queues is not None and spec.consumes:
-                self.queues.map(spec.consumes, self.functions[spec.name])
+    def _map_queues(self, specs: Iterable[FunctionSpec]) -> None:
+        """Map the queues of push deliveries and of webhooks to their functions."""
         if self.queues is not None:
+            for spec in specs:
+                if spec.consumes:
+                    self.queues.map(spec.consumes, self.functions[spec.name])
             self.queues.told_by(self.functions[OUTCOMES])
         if self.webhooks is not None:
             self.webhooks.map(self.functions[WEBHOOK])
@@ -922,8 +922,6 @@ class OpenJobSpec(Construct):
         # The function that processes requests sends the test calls.
         answering = "admin" if self.settings.entry == "http_api" else API
         knowing = [self.functions[each] for each in (answering, *PUSHERS)]
-        if self.webhooks is not None and variable == HOSTS_VARIABLE:
-            others = (*others, self.functions[WEBHOOK])
         for function in (*knowing, self.declared.function, *others):
             function.add_environment(variable, ",".join(dict.fromkeys(values)))
         return knowing

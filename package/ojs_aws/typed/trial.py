@@ -28,6 +28,7 @@ class Trial(Durable):
         super().__init__(context)
         self._steps = steps
         self._signals = signals
+        self._is_read = True
         self._outcomes = {(kind, name): {} for kind in ("step", "job") for name in steps}
 
     async def _ask(self, call: Call[T], *, other: bool = False) -> T:
@@ -39,9 +40,9 @@ class Trial(Durable):
     async def _pause(self, seconds: float) -> None:
         pass
 
-    async def _value(self, name: str, outcome: Answer, convert: Convert) -> Any:
+    def _value(self, name: str, outcome: Answer, convert: Convert) -> Any:
         if name not in self._steps:
-            return await super()._value(name, outcome, convert)
+            return super()._value(name, outcome, convert)
         value = self._steps[name]
         if isinstance(value, Exception):
             raise StepFailed(name, ended(value, self.context).entry["error"])

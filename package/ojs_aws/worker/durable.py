@@ -19,7 +19,6 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from ojs_aws.client.call import Answer, Call, Misconfigured, json_object, place, to_json
-from ojs_aws.client.job import FINAL_STATES
 from ojs_aws.client.operations import moment
 from ojs_aws.errors import ApiError, Duplicate, NotFound, OjsError
 from ojs_aws.ids import uuid7
@@ -41,8 +40,9 @@ T = TypeVar("T")
 
 EXTENSION = "urn:ojs-aws:ext:durable-steps"
 MAX_CALLS = MAX_WAITS = 50
-_MAX_SAVES = 25
 _MAX_BYTES = 262_144
+# Outcomes in one request, and about how many characters.
+_MAX_SAVES, _MAX_REQUEST = 25, 1_000_000
 _MAX_WAIT = timedelta(days=366)
 # A shorter sleep waits in place, and stores nothing.
 _IN_PLACE = timedelta(seconds=5)
@@ -55,6 +55,8 @@ _TURNS = 20
 # most.
 _CHILD_S = (3_600, 86_400)
 _WORKFLOW_S = (15, 3_600)
+# States of child jobs that have not finished.
+_RUNNING = ("available", "scheduled", "pending", "active", "retryable")
 
 # Clients of servers that support durable code.
 _supported: WeakSet[Clients] = WeakSet()
@@ -78,6 +80,11 @@ class _Ended(BaseException):
     ) -> None:
         super().__init__()
         self.waits, self.every, self.error = waits, every, error
+
+
+def _failed(code: str, message: str) -> _Ended:
+    """Return the end of an attempt that is not retried."""
+    return _Ended(error=JobFailed(message, code=code, retryable=False))
 
 
 def _invalid(message: str) -> JobFailed:
@@ -148,7 +155,8 @@ class Durable:
         self.checkpoint = (context.job.raw.get("checkpoint") or {}).get("state")
         self._clients: Clients | None = None
         self._names: set[tuple[str, str]] = set()
-        self._outcomes: dict[tuple[str, str], Answer] | None = None
+        self._is_read = False
+        self._outcomes: dict[tuple[str, str], Answer] = {}
         self._waits: dict[tuple[str, str], Answer] = {}
         self._unsaved: dict[str, Answer] = {}
         self._saved = False
@@ -175,30 +183,25 @@ class Durable:
 
         Any other error ends the attempt.
         """
-        error: Exception
         try:
             return await self._server().arun(call) if self.aio else self._server().run(call)
-        except Misconfigured as wrong:
-            message = f"Durable code needs a server. {wrong}."
-            error = JobFailed(message, code="no_server", retryable=False)
-        except ApiError as wrong:
-            if isinstance(wrong, Duplicate) or (other and isinstance(wrong, NotFound)):
+        except Misconfigured as error:
+            raise _failed("no_server", f"Durable code needs a server. {error}.") from None
+        except ApiError as error:
+            if isinstance(error, Duplicate) or (other and isinstance(error, NotFound)):
                 raise
-            error = wrong
-            mine = self.context.id in call.path or self.context.id in wrong.details.values()
-            if mine and wrong.status in (404, 409):
+            mine = self.context.id in call.path or self.context.id in error.details.values()
+            if mine and error.status in (404, 409):
                 # Another worker has the job, or it was deleted.
                 self.context.cancel(LOST)
-                error = JobCancelled(LOST)
-            elif wrong.status in (400, 413, 422):
-                error = JobFailed(wrong.message, code=wrong.code, retryable=False)
-        except OjsError as wrong:
-            error = wrong
-        except (TypeError, ValueError, RecursionError) as wrong:
-            error = JobFailed(f"must be JSON: {wrong}", code="result_not_json", retryable=False)
-        if isinstance(error, JobCancelled):
-            raise error
-        raise _Ended(error=error)
+                raise JobCancelled(LOST) from error
+            if error.status in (400, 413, 422):
+                raise _failed(error.code, error.message) from error
+            raise _Ended(error=error) from None
+        except OjsError as error:
+            raise _Ended(error=error) from None
+        except (TypeError, ValueError, RecursionError) as error:
+            raise _failed("result_not_json", f"must be JSON: {error}") from None
 
     async def _post(self, path: str, body: Answer) -> Answer:
         # Each of these requests can be sent again.
@@ -208,29 +211,31 @@ class Durable:
 
     async def _ready(self) -> None:
         """Read the stored outcomes, once."""
-        if self._outcomes is None:
+        if not self._is_read:
             async with self._locked():
-                if self._outcomes is None:
-                    await self._load(self._shown.get("steps", 0) > 0)
+                if not self._is_read:
+                    await self._check_server()
+                    if self._shown.get("steps", 0) > 0:
+                        await self._read()
+                    self._is_read = True
 
-    async def _load(self, more: bool) -> None:
+    async def _check_server(self) -> None:
         if not self._shown and self._server() not in _supported:
             manifest = await self._ask(Call("GET", "/ojs/manifest", json_object))
             offered = manifest.get("extensions", {}).get("experimental", [])
             if EXTENSION not in [each["uri"] for each in offered]:
-                message = "The server doesn't support durable code. Update it."
-                raise _Ended(error=JobFailed(message, code="durable_unsupported", retryable=False))
+                raise _failed("durable_unsupported", "The server doesn't support durable code.")
             _supported.add(self._server())
-        outcomes, cursor = dict[tuple[str, str], Answer](), None
-        while more:
+
+    async def _read(self) -> None:
+        query: Answer | None = {}
+        while query is not None:
             path = place("jobs/{}/steps", self.context.id)
-            call = Call("GET", path, json_object, query={"cursor": cursor})
-            page = await self._ask(call)
-            outcomes |= {(each["kind"], each["name"]): each for each in page["steps"]}
+            page = await self._ask(Call("GET", path, json_object, query=query))
+            self._outcomes |= {(each["kind"], each["name"]): each for each in page["steps"]}
             self._waits |= {(each["kind"], each["name"]): each for each in page["waits"]}
             cursor = page["pagination"].get("next_cursor")
-            more = cursor is not None
-        self._outcomes = outcomes
+            query = None if cursor is None else {"cursor": cursor}
 
     def _locked(self) -> Any:
         if self._lock is None:
@@ -252,8 +257,11 @@ class Durable:
         try:
             async with self._locked():
                 if "stored" not in entry:
-                    sent = [entry, *(one for key, one in self._unsaved.items() if key != save)]
-                    sent = sent[:_MAX_SAVES]
+                    sent, size = [entry], 0
+                    for key, one in self._unsaved.items():
+                        size += len(to_json(one))
+                        if key != save and len(sent) < _MAX_SAVES and size < _MAX_REQUEST:
+                            sent.append(one)
                     body = {"version": self.version, "steps": [dict(each) for each in sent]}
                     answer = await self._post("steps", body)
                     self._saved = True
@@ -265,14 +273,10 @@ class Durable:
                         each.update(told)
         finally:
             self._unsaved.pop(save, None)
-        self._found()[kind, name] = entry
+        self._outcomes[kind, name] = entry
         return entry
 
-    def _found(self) -> dict[tuple[str, str], Answer]:
-        assert self._outcomes is not None
-        return self._outcomes
-
-    async def _value(self, name: str, outcome: Answer, convert: Convert) -> Any:
+    def _value(self, name: str, outcome: Answer, convert: Convert) -> Any:
         """Return the result of an outcome. Raises StepFailed."""
         if "error" in outcome:
             raise StepFailed(name, outcome["error"])
@@ -280,23 +284,21 @@ class Durable:
             return convert(outcome.get("result"), False)
         except Refused as error:
             message = f"The stored result of {name!r} {error}."
-            failed = JobFailed(message, code="step_result_invalid", retryable=False)
-            raise _Ended(error=failed) from None
+            raise _failed("step_result_invalid", message) from None
 
-    async def _json(self, name: str, value: Any, convert: Convert) -> Any:
+    @staticmethod
+    def _json(name: str, value: Any, convert: Convert) -> Any:
         """Return a result in JSON."""
-        code = "result_not_json"
+        prefix = f"The step {name!r} completed, but its result can't be stored"
         try:
             found = convert(value, True)
             size = len(to_json(found).encode())
-            if size <= _MAX_BYTES:
-                return found
-            message = f"It has {size} bytes, but at most {_MAX_BYTES} are allowed"
-            code = "result_too_large"
         except (TypeError, ValueError, RecursionError) as error:
-            message = str(error)
-        message = f"The step {name!r} completed, but its result can't be stored: {message}."
-        raise _Ended(error=JobFailed(message, code=code, retryable=False))
+            raise _failed("result_not_json", f"{prefix}: {error}.") from None
+        if size > _MAX_BYTES:
+            why = f"It has {size} bytes, but at most {_MAX_BYTES} are allowed"
+            raise _failed("result_too_large", f"{prefix}: {why}.")
+        return found
 
     # --- the end of the attempt ------------------------------------------------------------------
 
@@ -427,12 +429,12 @@ class Durable:
         name, final = self._named("step", name, kwargs.pop("key", None)), kwargs.pop("final", ())
         convert = _result_of(function)
         async with self._call():
-            outcome = self._found().get(("step", name))
+            outcome = self._outcomes.get(("step", name))
             if outcome is None:
                 await self._may_start()
                 made = await self._made(name, function, args, kwargs, final, convert)
                 outcome = await self._save(name, **made)
-            return await self._value(name, outcome, convert)
+            return self._value(name, outcome, convert)
 
     async def _may_start(self) -> None:
         """End the attempt if another branch failed, or if too little time is left."""
@@ -459,7 +461,7 @@ class Durable:
             kept = ("code", "type", "message", "details")
             made["error"] = {field: told[field] for field in kept if field in told}
         else:
-            made["result"] = await self._json(name, value, convert)
+            made["result"] = self._json(name, value, convert)
         finally:
             _STEP.reset(token)
         lasted_ms = round((time.monotonic() - began) * 1_000)
@@ -526,7 +528,7 @@ class Durable:
 
     async def _wait(self, kind: str, name: str, ends: Answer) -> Answer | None:
         async with self._call():
-            outcome = self._found().get((kind, name))
+            outcome = self._outcomes.get((kind, name))
             wait = self._waits.get((kind, name))
             if outcome is not None or (kind == "sleep" and wait is not None and wait["over"]):
                 return outcome
@@ -535,9 +537,9 @@ class Durable:
                 raise _Ended([{"kind": kind, "name": name, **ends}])
             # Nothing was sent in time. A signal that is sent now is refused, or was first.
             await self._save(name, kind, error={"code": "timeout"})
-            if "error" not in self._found()[kind, name]:
-                await self._load(more=True)
-            return self._found()[kind, name]
+            if "error" not in self._outcomes[kind, name]:
+                await self._read()
+            return self._outcomes[kind, name]
 
     # --- child jobs ------------------------------------------------------------------------------
 
@@ -561,14 +563,14 @@ class Durable:
         async with self._call():
             new = {
                 name: call for name, call in zip(names, calls)  # noqa: B905
-                if ("job", name) not in self._found()
+                if ("job", name) not in self._outcomes
             }  # fmt: skip
             if new:
                 await self._may_start()
                 if waits := await self._start(new):
                     raise _Ended(waits, every=True)
             return [
-                await self._value(name, self._found()["job", name], _reader(call.job_type))
+                self._value(name, self._outcomes["job", name], _reader(call.job_type))
                 for name, call in zip(names, calls)  # noqa: B905
             ]
 
@@ -591,37 +593,36 @@ class Durable:
             pass  # They were started before. Or a unique job exists.
         waits = []
         for name, job in jobs.items():
+            created_at = None
             try:
                 await self._ask(Call("POST", "jobs", json_object, job))
-                waits.append(self._wait_for_child(name, _CHILD_S))
             except Duplicate as error:
-                known = str(error.details.get("existing_job_id") or "")
-                found = await self._child(name, known)
-                if found is None:
-                    told = {"code": error.code, "message": error.message}
-                    await self._save(name, "job", error=told)
-                elif found["state"] in FINAL_STATES:
-                    await self._save(name, "job", **_outcome_of(found))
-                else:
-                    waits.append(self._wait_for_child(name, _CHILD_S, found["created_at"]))
+                child = await self._child(name, error)
+                if child.get("state") not in _RUNNING:
+                    await self._save(name, "job", **_outcome_of(child))
+                    continue
+                created_at = child["created_at"]
+            waits.append(self._wait_for_child(name, _CHILD_S, created_at))
         return waits
 
-    async def _child(self, name: str, job_id: str) -> Answer | None:
-        """Return a child job of this name, or None if the job is another one."""
-        if not job_id:
-            return None
+    async def _child(self, name: str, error: Duplicate) -> Answer:
+        """Return the child job of this name that exists, or an error."""
+        found: ApiError = error
         try:
-            call = Call("GET", place("jobs/{}", job_id), json_object)
-            answer = await self._ask(call, other=True)
-        except NotFound:
-            return None
-        ours = {"job_id": self.context.id, "name": name}
-        return answer if answer.get("parent") == ours else None
+            if job_id := error.details.get("existing_job_id"):
+                call = Call("GET", place("jobs/{}", str(job_id)), json_object)
+                child = await self._ask(call, other=True)
+                if child.get("parent") == {"job_id": self.context.id, "name": name}:
+                    return child
+        except NotFound as missing:
+            found = missing
+        # Another job has the unique key, or the child was deleted.
+        return {"error": {"code": found.code, "message": found.message}}
 
     async def _workflow(self, workflow: WorkflowCall, name: str) -> Any:
         async with self._call():
-            if ("job", name) not in self._found():
-                if (started := self._found().get(("step", name))) is None:
+            if ("job", name) not in self._outcomes:
+                if (started := self._outcomes.get(("step", name))) is None:
                     await self._may_start()
                     # The ID is stored first, so that a repeated attempt starts no second workflow.
                     started = await self._save(name, result=uuid7())
@@ -632,7 +633,7 @@ class Durable:
                 except Duplicate:
                     outcome = await self._results(name, str(started["result"]))
                 await self._save(name, "job", **outcome)
-            return await self._value(name, self._found()["job", name], converter(list[Any]))
+            return self._value(name, self._outcomes["job", name], converter(list[Any]))
 
     async def _results(self, name: str, workflow_id: str) -> Answer:
         """Return the outcome of a workflow: the results of its steps. Park until it has ended."""
@@ -653,7 +654,7 @@ class Durable:
             if not (query := {"cursor": found["next_cursor"]} if "next_cursor" in found else {}):
                 break
         results = [each.get("result") for each in steps if "callback" not in each]
-        return {"result": await self._json(name, results, converter(list[Any]))}
+        return {"result": self._json(name, results, converter(list[Any]))}
 
     def _wait_for_child(
         self, name: str, bounds: tuple[int, int], created_at: str | None = None
@@ -673,10 +674,9 @@ def _reader(job_type: Reference[Any]) -> Convert:
 
 def _outcome_of(child: Answer) -> Answer:
     """Return the outcome of a finished child job, as the server stores it."""
-    state = child["state"]
+    state = child.get("state", "failed")
     if state == "completed":
         return {"result": child.get("result")}
+    told = {"code": state, "type": state, "message": f"The child job is {state}."}
     found = child.get("error") or {}
-    message = found.get("message", f"The child job is {state}.")
-    told = {"code": found.get("code", state), "type": found.get("type", state), "message": message}
-    return {"error": {**told, "job_id": child["id"]}}
+    return {"error": {field: found.get(field, told[field]) for field in told}}

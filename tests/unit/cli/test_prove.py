@@ -194,7 +194,7 @@ def test_a_healthy_deployment_passes(aws: Aws, tmp_path: Path) -> None:
     run = run_of(aws, tmp_path)
     wiring.run_wiring(run)
     assert [each for each in run.checks if each.verdict != "passed"] == []
-    assert len(run.checks) == 10
+    assert len(run.checks) == 9
 
 
 @pytest.mark.parametrize(
@@ -264,6 +264,7 @@ def test_calls_that_the_credentials_dont_allow_are_skipped(aws: Aws, tmp_path: P
 
 def compared(aws: Aws, folder: Path) -> Run:
     run, now = run_of(aws, folder), time.time()
+    run.began = now - 2 * SECONDS
     run.numbers["ramp"] = [{"jobs": JOBS, "requests": 3 * JOBS}]
     run.numbers["ramp_span"] = [now - SECONDS, now]
     cost.run_cost(run)
@@ -292,7 +293,7 @@ def test_slow_functions_fail(aws: Aws, tmp_path: Path) -> None:
     assert "ms of a request" in failed(compared(aws, tmp_path))["units, requests, and durations"]
 
 
-def test_traffic_before_the_ramp_is_subtracted(aws: Aws, tmp_path: Path) -> None:
+def test_traffic_before_the_run_is_subtracted(aws: Aws, tmp_path: Path) -> None:
     aws.others = 0.5
     rows = compared(aws, tmp_path).numbers["cost"]["rows"]
     assert rows["requests"]["ratio"] == pytest.approx(1, abs=0.2)
@@ -355,6 +356,17 @@ def test_a_raised_alarm_and_others_traffic_stop_the_run(aws: Aws, tmp_path: Path
     aws.alarm, aws.others = {}, 40.0
     with pytest.raises(Exception, match="others send"):
         session._examine(run, shared=False)
+
+
+def test_a_url_needs_neither_the_sdk_nor_credentials() -> None:
+    code = (
+        "import sys, cli.__main__ as it; url = 'http://127.0.0.1:1'; "
+        "print(it.main(['prove', '--url', url, '--yes']), 'boto3' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == f"{Exit.USAGE:d} False"
+    assert found.stderr.startswith("error: No response from http://127.0.0.1:1")
+    assert found.stderr.count("\n") == 1
 
 
 def test_the_command_line_loads_nothing_of_it() -> None:

@@ -376,6 +376,16 @@ def test_terraform_declares_a_key_that_changes_and_goes(
         call("delete", narrower, narrower)
         assert active() == []
 
+    # Something else was put into the secret, and replaced by a key later.
+    last = value()
+    secrets.put_secret_value(SecretId=arn, SecretString="password")
+    with pytest.raises(ValueError, match="must be empty, or contain a valid key"):
+        call("create", wanted)
+    assert value() == "password"
+    secrets.put_secret_value(SecretId=arn, SecretString=last)
+    call("create", wanted)
+    assert active() == [value().split("_")[1]]
+
 
 def test_cloudformation_learns_of_a_failure(
     deployed: Deployed,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cli.target import Exit
-from tests.unit.functions.test_terminal import GONE, HOSTILE, Ojs, bridge, runner, states
+from tests.unit.functions.terminal import GONE, HOSTILE, Ojs, bridge, runner, states
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api

@@ -26,7 +26,7 @@ MODULE, EXAMPLE = ROOT / "terraform", ROOT / "terraform" / "example"
 _RESOURCE = re.compile(
     r'^(?:resource|data) "(aws_\w+)" "(\w+)" \{\n(.*?)^\}\n', re.MULTILINE | re.DOTALL
 )
-_META = re.compile(r"^  (?:for_each|depends_on) .*\n", re.MULTILINE)
+_META = re.compile(r"^  (?:for_each|depends_on|lifecycle) .*\n", re.MULTILINE)
 # Attributes that AWS gives them.
 _GIVEN = {
     r"aws_secretsmanager_secret\.key\[each\.key\]\.arn": '"arn:${each.key}"',
@@ -51,6 +51,8 @@ def test_it_names_the_outputs_and_functions_of_the_template() -> None:
     written = (ROOT / "infra" / "template.py").read_text("utf-8")
     for output in re.findall(r'outputs\["(\w+)"\]', text):
         assert f'CfnOutput(self, "{output}"' in written
+    # A rollback of the stack reads the former files.
+    assert text.count("create_before_destroy = true") == text.count('resource "aws_s3_object"')
     for parameter in ("AssetBucket", "AssetPrefix", "Stage"):
         assert f'"{parameter}"' in written
         assert f"    {parameter} " in text

@@ -138,7 +138,9 @@ class Signals:
         durable = job.durable
         waits = durable.waits if job.state is State.SCHEDULED else None
         awaited = waits is not None and waits.includes(outcome.kind, outcome.name)
-        full = durable.saves >= MAX_STEPS if awaited else durable.signals >= MAX_SIGNALS
+        # The job itself starts its children, so they are as many as its steps.
+        most = MAX_SIGNALS if outcome.kind is OutcomeKind.SIGNAL else MAX_STEPS
+        full = durable.saves >= MAX_STEPS if awaited else durable.signals >= most
         size = durable.bytes + weight([outcome])
         if full or size > MAX_STEP_BYTES:
             raise TooManySteps(job.id)

@@ -198,12 +198,10 @@ class Setup:
             )
         return key.id
 
-    def id_of(self, text: str) -> str:
-        """Return the ID of a key in a secret. Raises SetupError if the text is not a key."""
+    def id_of(self, text: str) -> str | None:
+        """Return the ID of a key from its text. None if the text is not a key."""
         credential = Credential.parse(text.strip())
-        if credential is None:
-            raise SetupError("The secret of a key must contain a valid key.")
-        return credential.id
+        return credential.id if credential else None
 
     def take_back_key(self, key_id: str) -> None:
         """Revoke a key, if a key with this ID exists."""

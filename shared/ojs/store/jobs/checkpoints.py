@@ -57,7 +57,7 @@ class CheckpointStore:
 
         Its number is kept, so that a late write of an earlier owner changes nothing.
         """
-        if job.durable.checkpoints:
+        if _may_have(job):
             self._replace(job, {}, "<=", now_ms)
 
     def _replace(self, job: Job, content: Item, than: str, now_ms: int) -> None:
