@@ -176,7 +176,7 @@ class LocalServer:
                 authorizer=authorizer,
                 iam_operators=(OPERATOR,),
                 authorizer_cache_s=0,
-                # Names no queue: `local.webhooks` has it.
+                # Not a URL: `local.webhooks` contains the queue.
                 webhook_queue="memory",
                 realtime="all",
                 socket_url=f"ws{http.url.removeprefix('http')}{SOCKET_PATH}",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ojs.domain.webhooks import HookDelivery, Posted, Subscription
+from ojs.domain.webhooks import HookDelivery, HookOutcome, Subscription
 from ojs.services.deliveries.parts import AllowedTargets
 from ojs.services.webhooks.parts import WebhookDependencies
 
@@ -49,7 +49,7 @@ class Endpoint:
 
     def post(
         self, subscription: Subscription, delivery: HookDelivery, *, timeout_s: float | None = None
-    ) -> Posted:
+    ) -> HookOutcome:
         del timeout_s
         self.last = (subscription, delivery)
         tried = sum(name == delivery.id for name, _ in self.seen)
@@ -58,7 +58,7 @@ class Endpoint:
         if self.died is not None:
             error, self.died = self.died, None
             raise error
-        return Posted(status, 5, "said", "" if status else "The endpoint did not respond.")
+        return HookOutcome(status, 5, "said", "" if status else "The endpoint did not respond.")
 
     @property
     def done(self) -> set[str]:

@@ -90,7 +90,9 @@ def settle(world: World, rounds: int = 60, step_ms: int = HOUR) -> None:
 
 
 def listed(world: World, status: HookStatus | None = None) -> dict[str, Any]:
-    page = world.run.webhooks.deliveries(subscription=None, status=status, limit=200, cursor=None)
+    page = world.run.webhooks.list_deliveries(
+        subscription=None, status=status, limit=200, cursor=None
+    )
     return {each.id: each for each in page.items}
 
 
@@ -203,7 +205,7 @@ def test_a_dead_delivery_is_tried_again_by_hand(world: World, endpoint: Endpoint
     queue(world).refusing = 1  # the sweep sends it
     assert world.run.webhooks.retry(dead).status is HookStatus.PENDING
     settle(world, rounds=2)
-    assert world.run.webhooks.delivery(dead).status is HookStatus.DELIVERED
+    assert world.run.webhooks.get_delivery(dead).status is HookStatus.DELIVERED
 
 
 def test_hosts_and_keys_are_checked_at_each_send(world: World, endpoint: Endpoint) -> None:
@@ -314,6 +316,6 @@ def test_two_containers_change_the_directory(world: World) -> None:
     """Neither undoes the change of the other."""
     first, second = world.another(), world.another()
     made = [run.webhooks.create(BODY).subscription.id for run in (first, second, first)]
-    assert sorted(world.run.stores.webhooks.directory().entries) == sorted(made)
+    assert sorted(world.run.stores.webhooks.read_directory().entries) == sorted(made)
     second.webhooks.delete(made[0])
     assert [it.subscription.id for it in first.webhooks.list(limit=10).items] == sorted(made[1:])

@@ -11,7 +11,7 @@ from ojs.domain.delivery.delivery import check_subscription
 from ojs.domain.webhooks import (
     HookDisabled,
     HookStatus,
-    RotateRequest,
+    SecretRequest,
     SubscriptionChange,
     SubscriptionRequest,
 )
@@ -25,17 +25,17 @@ from ojs.http.models import NoOptions
 from ojs.http.parameters import CURSOR, LIMIT, PAGING, one_of, text
 
 if TYPE_CHECKING:
-    from ojs.domain.webhooks import HookDelivery, Posted, Subscription
+    from ojs.domain.webhooks import HookDelivery, HookOutcome, Subscription
     from ojs.http.binding.paging import Listed
-    from ojs.services.webhooks.manage import SeenSubscription
+    from ojs.services.webhooks.manage import SubscriptionStatus
 
-_s: SeenSubscription = source()
+_s: SubscriptionStatus = source()
 _w = _s.subscription
 _of: Subscription = source()
 _n: str = source()
-_l: Listed[SeenSubscription] = source()
+_l: Listed[SubscriptionStatus] = source()
 _d: HookDelivery = source()
-_p: Posted = source()
+_p: HookOutcome = source()
 _ld: Listed[HookDelivery] = source()
 
 
@@ -46,7 +46,7 @@ class WebhookFilter(Answer["Subscription"]):
     job_types: list[str] = made(list, _of.job_types)
 
 
-class Webhook(Answer["SeenSubscription"]):
+class Webhook(Answer["SubscriptionStatus"]):
     """A subscription to events."""
 
     id: str = _w.id
@@ -75,7 +75,7 @@ class WebhookAnswer(Webhook):
     subscription: Webhook = Webhook.of(_s)
 
 
-class WebhooksAnswer(Paged["SeenSubscription"]):
+class WebhooksAnswer(Paged["SubscriptionStatus"]):
     """A page of subscriptions."""
 
     items: list[Webhook] = Webhook.each(_l.items)
@@ -89,7 +89,7 @@ class WebhookDeletedAnswer(Answer[str]):
     id: str = _n
 
 
-class WebhookRotatedAnswer(Answer["SeenSubscription"]):
+class WebhookSecretAnswer(Answer["SubscriptionStatus"]):
     """The new secret. The one before signs too, until `previous_valid_until`."""
 
     id: str = _w.id
@@ -98,7 +98,7 @@ class WebhookRotatedAnswer(Answer["SeenSubscription"]):
     previous_valid_until: Moment = made(lambda ms: times.format_ms(ms or 0), _w.old_until_ms)
 
 
-class WebhookTestAnswer(Answer["Posted"]):
+class WebhookTestAnswer(Answer["HookOutcome"]):
     """The response of the endpoint to a test event."""
 
     success: bool = made(lambda verdict: verdict == "delivered", _p.verdict)
@@ -244,18 +244,18 @@ def test_webhook(request: Request) -> Reply:
 @subscriptions.endpoint(
     "POST /{id}/rotate-secret",
     _MANAGE,
-    WebhookRotatedAnswer,
+    WebhookSecretAnswer,
     errors=(404,),
-    request=RotateRequest,
+    request=SecretRequest,
     body_required=False,
     example={"secret": "whsec_Zm9yIGV4YW1wbGUsIGFuIG93biBzZWNyZXQ="},
 )
 def rotate_webhook_secret(request: Request) -> Reply:
     """Replace the signing secret of a subscription."""
     _may_read(request)
-    body = RotateRequest.model_validate(request.object())
+    body = SecretRequest.model_validate(request.object())
     rotate = runtime.current().webhooks.rotate
-    return Reply(WebhookRotatedAnswer.of(rotate(request.named, body.secret, request.principal)))
+    return Reply(WebhookSecretAnswer.of(rotate(request.named, body.secret, request.principal)))
 
 
 @deliveries.endpoint(
@@ -274,7 +274,7 @@ def list_webhook_deliveries(request: Request) -> Reply:
     """
     window = paging.window(request.query)
     status = query.choice(request.query, "status", ("", *HookStatus), default="")
-    found = runtime.current().webhooks.deliveries(
+    found = runtime.current().webhooks.list_deliveries(
         subscription=query.single(request.query, "subscription", check_subscription),
         status=HookStatus(status) if status else None,
         limit=window.limit,
@@ -286,7 +286,7 @@ def list_webhook_deliveries(request: Request) -> Reply:
 @deliveries.endpoint("GET /{id}", _LOOK, WebhookDeliveryAnswer, errors=(404,))
 def get_webhook_delivery(request: Request) -> Reply:
     """Read a delivery of a webhook."""
-    return Reply(WebhookDeliveryAnswer.of(runtime.current().webhooks.delivery(request.named)))
+    return Reply(WebhookDeliveryAnswer.of(runtime.current().webhooks.get_delivery(request.named)))
 
 
 @deliveries.endpoint(

@@ -38,7 +38,7 @@ FAILING_MS = 3 * 86_400_000
 FAILING_COUNT = 20
 ID = SUBSCRIPTION_ID
 _OWN = "webhook."
-# A subscription to this event could receive the failures of its own deliveries.
+# A subscription to this event could receive the failures of the same subscription.
 _UNSUBSCRIBABLE = EventType.WEBHOOK_DEAD
 # Fields of an answer that requests can send back.
 SHOWN_BACK = frozenset(
@@ -131,7 +131,7 @@ class Subscription:
 
 
 @record(frozen=True)
-class Wanted:
+class SubscriptionFilter:
     """What a subscription receives: patterns of event types, queues, and job types."""
 
     events: tuple[str, ...] = ()
@@ -140,7 +140,7 @@ class Wanted:
     active: bool = True
 
     @classmethod
-    def of(cls, subscription: Subscription) -> Wanted:
+    def of(cls, subscription: Subscription) -> SubscriptionFilter:
         """Return what a subscription receives."""
         it = subscription
         return cls(it.events, it.queues, it.job_types, it.active)
@@ -187,7 +187,7 @@ Events = Annotated[list[Annotated[str, After(_event)]], Field(min_length=1, max_
 _Secret = Annotated[str, After(_secret), Field(min_length=16, max_length=128)]
 
 
-class HookFilter(Model):
+class SubscriptionFilterRequest(Model):
     """Further conditions of events. An event without the field does not match."""
 
     queues: Annotated[list[QueueName], Field(max_length=50)] | None = None
@@ -201,7 +201,7 @@ class SubscriptionChange(Model):
     events: Events | None = Field(None, description="event types, or prefixes such as `job.*`")
     secret: _Secret | None = Field(None, description="required with another host")
     active: bool | None = Field(None, description="true also enables a disabled subscription")
-    filter: HookFilter | None = None
+    filter: SubscriptionFilterRequest | None = None
     metadata: Annotated[dict[str, Any], After(_metadata)] | None = None
     timeout_s: Annotated[int, NumberRange(5, 60)] | None = None
 
@@ -214,7 +214,7 @@ class SubscriptionRequest(SubscriptionChange):
     secret: _Secret | None = Field(None, description="absent: the server makes one")
 
 
-class RotateRequest(Model):
+class SecretRequest(Model):
     """A new secret, or none: the server makes one."""
 
     secret: _Secret | None = None
@@ -225,7 +225,7 @@ def parse(kind: type[SubscriptionChange], raw: Mapping[str, Any]) -> Subscriptio
     return kind.model_validate({key: it for key, it in raw.items() if key not in SHOWN_BACK})
 
 
-def changed(before: Subscription, given: SubscriptionChange) -> Subscription:
+def apply_change(before: Subscription, given: SubscriptionChange) -> Subscription:
     """Return a subscription after a request. Its new secret, if any, replaces all others.
 
     Raises:
@@ -295,7 +295,7 @@ class HookVerdict(StrEnum):
 
 
 @record(frozen=True)
-class Posted:
+class HookOutcome:
     """The result of an attempt. `status` is 0 without a response, and `error` then says why.
 
     `refused` means that the request was not sent because the address is not allowed.
@@ -351,7 +351,7 @@ class HookDelivery:
         """The ID of its subscription."""
         return subscription_of(self.id)
 
-    def attempted(self, posted: Posted, now_ms: int, chance: float) -> HookDelivery:
+    def attempted(self, posted: HookOutcome, now_ms: int, chance: float) -> HookDelivery:
         """Return the delivery after an attempt. `chance` from 0 to 1 varies the next pause."""
         verdict, attempts = posted.verdict, self.attempts + 1
         status, next_ms = HookStatus.DEAD, None
@@ -410,7 +410,7 @@ def subscription_of(delivery: str) -> str:
     return f"sub_{found[1]}" if found else ""
 
 
-def fitting(event: Mapping[str, Any]) -> Mapping[str, Any]:
+def make_fit(event: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return an event without its result if it is too large."""
     if jsontext.size_of(event) <= MAX_EVENT_BYTES:
         return event

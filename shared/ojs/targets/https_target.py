@@ -121,10 +121,10 @@ class HttpsTarget:
                 now_ms=self._clock.now_ms(),
             ),
         }
-        return exchange(self._connector, to, headers, body, limit, MAX_ANSWER_BYTES)
+        return send_request(self._connector, to, headers, body, limit, MAX_ANSWER_BYTES)
 
 
-def exchange(
+def send_request(
     connector: Connector,
     to: EndpointAddress,
     headers: Mapping[str, str],

@@ -14,9 +14,9 @@ from ojs.clock import Clock
 from ojs.domain import jsontext
 from ojs.domain.delivery import signing
 from ojs.domain.delivery.outcome import retry_after_ms
-from ojs.domain.webhooks import MAX_SHOWN, HookDelivery, Posted, Subscription
+from ojs.domain.webhooks import MAX_SHOWN, HookDelivery, HookOutcome, Subscription
 from ojs.targets.guard import Blocked, Connector, EndpointAddress, TimeLimit, place
-from ojs.targets.https_target import USER_AGENT, exchange
+from ojs.targets.https_target import USER_AGENT, send_request
 
 PREFIX = "whsec_"
 _REDIRECTS = frozenset({307, 308})
@@ -46,7 +46,7 @@ class WebhookTarget:
 
     def post(
         self, subscription: Subscription, delivery: HookDelivery, *, timeout_s: float | None = None
-    ) -> Posted:
+    ) -> HookOutcome:
         """Post the event of a delivery, and return the result. Raises no errors.
 
         Args:
@@ -71,7 +71,7 @@ class WebhookTarget:
                 if limit.over or isinstance(failure, TimeoutError):
                     error = f"The endpoint did not respond within {most_s:g} s."
         now_ms = self._clock.now_ms()
-        return Posted(
+        return HookOutcome(
             status,
             max(0, now_ms - began_ms),
             text[:MAX_SHOWN].decode("utf-8", "replace") if status else "",
@@ -88,7 +88,7 @@ class WebhookTarget:
         to = self._place(url)
         for _ in range(_MAX_REDIRECTS + 1):
             headers = self._headers(subscription, delivery, to, body)
-            answer = exchange(self._connector, to, headers, body, limit, MAX_SHOWN)
+            answer = send_request(self._connector, to, headers, body, limit, MAX_SHOWN)
             location = answer[1].get("location")
             if answer[0] not in _REDIRECTS or not location:
                 return answer
@@ -128,11 +128,13 @@ class WebhookTarget:
             "X-OJS-Delivery-ID": delivery.id,
             "X-OJS-Subscription-ID": subscription.id,
             **proof,
-            **standard(secrets, delivery.id, proof[signing.TIMESTAMP], body),
+            **make_standard_headers(secrets, delivery.id, proof[signing.TIMESTAMP], body),
         }
 
 
-def standard(secrets: Sequence[str], name: str, timestamp: str, body: bytes) -> dict[str, str]:
+def make_standard_headers(
+    secrets: Sequence[str], name: str, timestamp: str, body: bytes
+) -> dict[str, str]:
     """Build the headers of Standard Webhooks 1.0.
 
     They are empty if no secret has its format: `whsec_`, followed by base64.

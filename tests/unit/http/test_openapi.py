@@ -69,7 +69,7 @@ READ_BY: dict[Any, Callable[[Any], Any]] = {
         each: partial(webhooks.parse, each)
         for each in (webhooks.SubscriptionRequest, webhooks.SubscriptionChange)
     },
-    webhooks.RotateRequest: webhooks.RotateRequest.model_validate,
+    webhooks.SecretRequest: webhooks.SecretRequest.model_validate,
     CronRequest: CronSettings.read,
     models.WorkflowRequest: partial(workflow_request.parse, now_ms=0),
 }

@@ -12,7 +12,7 @@ import pytest
 
 from ojs.clock import ManualClock
 from ojs.domain import jsontext
-from ojs.domain.webhooks import HookDelivery, HookVerdict, Posted, Subscription
+from ojs.domain.webhooks import HookDelivery, HookOutcome, HookVerdict, Subscription
 from ojs.targets.guard import Connector
 from ojs.targets.webhooks import WebhookTarget
 from tests.unit.targets.endpoints import answer, endpoint
@@ -24,7 +24,7 @@ OLD = "an older secret, as text"
 EVENT = {"id": "evt_1", "type": "job.completed", "data": {"queue": "q"}}
 
 
-def post(url: str, *, loopback: bool = True, **more: Any) -> Posted:
+def post(url: str, *, loopback: bool = True, **more: Any) -> HookOutcome:
     subscription = Subscription(
         "sub_0123456789abcdef",
         url=url,

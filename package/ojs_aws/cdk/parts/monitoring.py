@@ -222,7 +222,7 @@ class Monitoring(Construct):
             bus: Bus with the events.
             rule: ID of the rule.
             kind: Type of the events.
-            what: What is disabled.
+            what: The disabled resources.
             message: Message, with the places `name` and `service`.
         """
         if not self._topics:

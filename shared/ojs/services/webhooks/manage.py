@@ -17,8 +17,8 @@ from ojs.domain.ids import IdSource
 from ojs.domain.page import Page
 from ojs.domain.webhooks import (
     HookDelivery,
+    HookOutcome,
     HookStatus,
-    Posted,
     Subscription,
     SubscriptionChange,
     SubscriptionRequest,
@@ -26,14 +26,14 @@ from ojs.domain.webhooks import (
 from ojs.records import record
 from ojs.services.operations.key_states import KeyStates, check_time
 from ojs.services.sweeps import GoOn, always
-from ojs.services.webhooks.parts import WebhookDependencies, message_of
+from ojs.services.webhooks.parts import WebhookDependencies, make_message
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race
 from ojs.store.webhooks import webhooks as store
 from ojs.store.webhooks.webhooks import HookSuccesses, WebhookDirectory, WebhookStore
 
 # The class below has a method with the name `list`.
-_Seen = list["SeenSubscription"]
+_Seen = list["SubscriptionStatus"]
 _Found = list[HookDelivery]
 _BUSY = "Concurrent requests changed this webhook."
 _SECRET_BYTES = 32
@@ -44,7 +44,7 @@ _READS = 20
 
 
 @record(frozen=True)
-class SeenSubscription:
+class SubscriptionStatus:
     """A subscription and its successes. `secret` is set when it was made or sent now."""
 
     subscription: Subscription
@@ -86,7 +86,7 @@ class Webhooks:
 
     # --- subscriptions ----------------------------------------------------------------------------
 
-    def create(self, body: Mapping[str, Any], caller: Principal = ANYBODY) -> SeenSubscription:
+    def create(self, body: Mapping[str, Any], caller: Principal = ANYBODY) -> SubscriptionStatus:
         """Create a subscription.
 
         Raises:
@@ -101,43 +101,47 @@ class Webhooks:
         empty = Subscription(f"sub_{self._random_bytes(8).hex()}", secrets=(secret,))
         line = self._makers.line(caller)
         wanted = replace(
-            domain.changed(empty, given), line=line, created_ms=now_ms, updated_ms=now_ms
+            domain.apply_change(empty, given), line=line, created_ms=now_ms, updated_ms=now_ms
         )
         self._supported().allowed.check(wanted.target, named="url")
 
         def attempt() -> Subscription:
             if (made := self._webhooks.get(wanted.id)) is not None:
                 return made
-            directory = self._webhooks.directory()
+            directory = self._webhooks.read_directory()
             if len(directory.entries) >= domain.MAX_SUBSCRIPTIONS:
                 most = domain.MAX_SUBSCRIPTIONS
                 raise Conflict(f"The server has {most} webhooks, the maximum. Delete one first.")
             return self._save(None, wanted, directory)
 
-        return SeenSubscription(retry_on_race(attempt, busy=_BUSY), secret=secret)
+        return SubscriptionStatus(retry_on_race(attempt, busy=_BUSY), secret=secret)
 
-    def get(self, subscription_id: str) -> SeenSubscription:
+    def get(self, subscription_id: str) -> SubscriptionStatus:
         """Return a subscription. Raises NotFound."""
         return self._seen([self._there(subscription_id)])[0]
 
-    def list(self, *, limit: int, cursor: str | None = None) -> Page[SeenSubscription]:
+    def list(self, *, limit: int, cursor: str | None = None) -> Page[SubscriptionStatus]:
         """Return a page of subscriptions, ordered by ID. Raises InvalidRequest."""
         if cursor is not None and not domain.ID.fullmatch(cursor):
             raise InvalidRequest("cursor", BAD_CURSOR, value=cursor)
-        ids = [each for each in sorted(self._webhooks.directory().entries) if each > (cursor or "")]
+        ids = [
+            each
+            for each in sorted(self._webhooks.read_directory().entries)
+            if each > (cursor or "")
+        ]
         found = self._webhooks.get_many(ids[:limit])
         page = [found[each] for each in ids[:limit] if each in found]
         return Page(self._seen(page), ids[limit - 1] if len(ids) > limit else None)
 
     def change(
         self, subscription_id: str, body: Mapping[str, Any], caller: Principal = ANYBODY
-    ) -> SeenSubscription:
+    ) -> SubscriptionStatus:
         """Change the fields that a request sets. Raises NotFound, and the errors of `create`."""
         given = domain.parse(SubscriptionChange, body)
         line = self._makers.line(caller)
 
         def change(before: Subscription) -> Subscription:
-            after = domain.changed(before, given)
+            after = domain.apply_change(before, given)
             if after.active:
                 self._supported().allowed.check(after.target, named="url")
             return replace(after, line=line)
@@ -146,7 +150,7 @@ class Webhooks:
 
     def rotate(
         self, subscription_id: str, secret: str | None, caller: Principal = ANYBODY
-    ) -> SeenSubscription:
+    ) -> SubscriptionStatus:
         """Replace the signing secret. The one before signs as well, for a day. Raises NotFound."""
         made, line = secret or self._new_secret(), self._makers.line(caller)
         until_ms = self._clock.now_ms() + domain.OLD_SECRET_MS
@@ -160,7 +164,7 @@ class Webhooks:
         return replace(self._change(subscription_id, change), secret=made)
 
     def delete(self, subscription_id: str) -> None:
-        """Delete a subscription. Its deliveries are not sent any more. Raises NotFound."""
+        """Delete a subscription. Its deliveries are no longer sent. Raises NotFound."""
         tried = False
 
         def attempt() -> None:
@@ -171,7 +175,7 @@ class Webhooks:
                 return
             tried = True
             before = before or self._there(subscription_id)
-            self._webhooks.remove(before, self._webhooks.directory())
+            self._webhooks.remove(before, self._webhooks.read_directory())
 
         retry_on_race(attempt, busy=_BUSY)
         self._directory.forget()
@@ -182,14 +186,14 @@ class Webhooks:
         Returns how many it paused. Raises BackendUnavailable if the time is not sufficient.
         """
         paused = 0
-        for each in self._webhooks.get_many(self._webhooks.directory().entries).values():
+        for each in self._webhooks.get_many(self._webhooks.read_directory().entries).values():
             if key_id in each.line and not each.paused:
                 check_time(go_on)
                 self._change(each.id, lambda before: replace(before, paused=True))
                 paused += 1
         return paused
 
-    def test(self, subscription_id: str) -> Posted:
+    def test(self, subscription_id: str) -> HookOutcome:
         """Post an event of the type `webhook.test`. Nothing is stored. Raises NotFound."""
         subscription = self._there(subscription_id)
         parts = self._supported()
@@ -204,7 +208,7 @@ class Webhooks:
 
     # --- deliveries -------------------------------------------------------------------------------
 
-    def deliveries(
+    def list_deliveries(
         self,
         *,
         subscription: str | None,
@@ -225,7 +229,7 @@ class Webhooks:
             raise InvalidRequest("cursor", BAD_CURSOR, value=cursor)
         if subscription is not None:
             self._there(subscription)
-        ids = [subscription] if subscription else sorted(self._webhooks.directory().entries)
+        ids = [subscription] if subscription else sorted(self._webhooks.read_directory().entries)
         if at:
             ids = [each for each in ids if each >= at]
         found: _Found = []
@@ -247,8 +251,8 @@ class Webhooks:
 
     def _page(self, subscription: str, *, limit: int, before: str | None) -> Page[HookDelivery]:
         """Return a page of the stored deliveries and the latest successes of a subscription."""
-        stored = self._webhooks.page(subscription, limit=limit, before=before)
-        known = self._webhooks.successes([subscription]).get(subscription, HookSuccesses())
+        stored = self._webhooks.list_deliveries(subscription, limit=limit, before=before)
+        known = self._webhooks.read_successes([subscription]).get(subscription, HookSuccesses())
         last = stored.next_cursor or ""
         merged = {it.id: it for it in known.latest if last < it.id < (before or "del_~")}
         merged |= {it.id: it for it in stored.items}
@@ -256,12 +260,12 @@ class Webhooks:
         more = ids[limit - 1] if len(ids) > limit else stored.next_cursor
         return Page([merged[each] for each in ids[:limit]], more)
 
-    def delivery(self, delivery_id: str) -> HookDelivery:
+    def get_delivery(self, delivery_id: str) -> HookDelivery:
         """Return a delivery. Raises NotFound."""
         if name := domain.subscription_of(delivery_id):
-            if (stored := self._webhooks.delivery(delivery_id)) is not None:
+            if (stored := self._webhooks.read_delivery(delivery_id)) is not None:
                 return stored
-            known = self._webhooks.successes([name]).get(name, HookSuccesses())
+            known = self._webhooks.read_successes([name]).get(name, HookSuccesses())
             for each in known.latest:
                 if each.id == delivery_id:
                     return each
@@ -274,7 +278,7 @@ class Webhooks:
             NotFound: The delivery or its subscription does not exist.
             Conflict: The delivery is not dead, or its subscription is not active.
         """
-        before = self.delivery(delivery_id)
+        before = self.get_delivery(delivery_id)
         queue = self._supported().queue
         if before.status is not HookStatus.DEAD:
             raise Conflict(
@@ -288,9 +292,9 @@ class Webhooks:
         try:
             self._webhooks.put(before, after, again_ms=now_ms + store.SPARE_MS)
         except LostRace:
-            return self.delivery(delivery_id)
+            return self.get_delivery(delivery_id)
         # If this fails, the sweep sends the message.
-        queue.put([message_of(after)])
+        queue.put([make_message(after)])
         return after
 
     # --- helpers ----------------------------------------------------------------------------------
@@ -311,18 +315,18 @@ class Webhooks:
 
     def _change(
         self, subscription_id: str, change: Callable[[Subscription], Subscription]
-    ) -> SeenSubscription:
+    ) -> SubscriptionStatus:
         def attempt() -> Subscription:
             before = self._there(subscription_id)
             after = replace(change(before), updated_ms=self._clock.now_ms())
-            return self._save(before, after, self._webhooks.directory())
+            return self._save(before, after, self._webhooks.read_directory())
 
         return self._seen([retry_on_race(attempt, busy=_BUSY)])[0]
 
     def _save(
         self, before: Subscription | None, after: Subscription, directory: store.HookDirectory
     ) -> Subscription:
-        entry = domain.Wanted.of(after)
+        entry = domain.SubscriptionFilter.of(after)
         size = len(directory.with_entry(after.id, entry).text().encode())
         if size > store.MAX_DIRECTORY_BYTES:
             raise Conflict("All webhooks together have too many filters. Use fewer.")
@@ -331,8 +335,8 @@ class Webhooks:
         return stored
 
     def _seen(self, subscriptions: Sequence[Subscription]) -> _Seen:
-        counted = self._webhooks.successes(each.id for each in subscriptions)
-        return [SeenSubscription(it, counted.get(it.id, HookSuccesses())) for it in subscriptions]
+        counted = self._webhooks.read_successes(each.id for each in subscriptions)
+        return [SubscriptionStatus(it, counted.get(it.id, HookSuccesses())) for it in subscriptions]
 
     def _new_secret(self) -> str:
         return f"whsec_{base64.b64encode(self._random_bytes(_SECRET_BYTES)).decode()}"

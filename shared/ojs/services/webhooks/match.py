@@ -13,7 +13,7 @@ from aws_lambda_powertools import Logger
 
 from ojs.domain.errors import OjsError
 from ojs.domain.events.event import Event
-from ojs.domain.webhooks import delivery_id, fitting
+from ojs.domain.webhooks import delivery_id, make_fit
 from ojs.services.webhooks.parts import HookQueue
 from ojs.store.webhooks.webhooks import WebhookDirectory
 
@@ -33,7 +33,7 @@ class WebhookMatcher:
         Without subscriptions, makes one call in 10 seconds.
         """
         try:
-            entries = self._directory.entries()
+            entries = self._directory.read_entries()
         except OjsError as error:
             logger.warning("Reading the directory of webhooks failed", extra={"reason": str(error)})
             return {event.id for event in events}
@@ -41,7 +41,7 @@ class WebhookMatcher:
         for event in events:
             wanting = [name for name, it in entries.items() if it.matches(event.type, event.data)]
             if wanting:
-                told = fitting(event.to_dict())
+                told = make_fit(event.to_dict())
                 messages += ({"delivery": delivery_id(each, told), "event": told}
                              for each in wanting)  # fmt: skip
         refused = self._queue.put(messages) if messages else ()

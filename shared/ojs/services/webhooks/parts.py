@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ojs.domain.webhooks import HookDelivery, Posted, Subscription
+from ojs.domain.webhooks import HookDelivery, HookOutcome, Subscription
 from ojs.records import record
 from ojs.services.deliveries.parts import AllowedTargets
 
@@ -23,7 +23,7 @@ class HookTarget(Protocol):
 
     def post(
         self, subscription: Subscription, delivery: HookDelivery, *, timeout_s: float | None = None
-    ) -> Posted:
+    ) -> HookOutcome:
         """Post the event of a delivery, and return the result. Raises no errors."""
         ...
 
@@ -37,6 +37,6 @@ class WebhookDependencies:
     allowed: AllowedTargets
 
 
-def message_of(delivery: HookDelivery) -> dict[str, Any]:
+def make_message(delivery: HookDelivery) -> dict[str, Any]:
     """Return the message of a stored delivery."""
     return {"delivery": delivery.id, "turn": delivery.turn}

@@ -24,15 +24,15 @@ from ojs.domain.errors import OjsError
 from ojs.domain.webhooks import (
     HookDelivery,
     HookDisabled,
+    HookOutcome,
     HookStatus,
     HookVerdict,
-    Posted,
     Subscription,
 )
 from ojs.records import record
 from ojs.services.for_each import ForEach
 from ojs.services.operations.key_states import KeyStates
-from ojs.services.webhooks.parts import WebhookDependencies, message_of
+from ojs.services.webhooks.parts import WebhookDependencies, make_message
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race, unless_lost
 from ojs.store.webhooks.webhooks import MAX_SUCCESSES, SPARE_MS, WebhookStore
@@ -89,7 +89,7 @@ class WebhookSender:
         """
         found = [HookDelivery(each["delivery"], each.get("event", {})) for each in messages]
         named = [it.id for it, message in zip(found, messages, strict=True) if "turn" in message]
-        stored = self._webhooks.stored(named) if named else {}
+        stored = self._webhooks.read_deliveries(named) if named else {}
         subscriptions = self._webhooks.get_many(dict.fromkeys(each.subscription for each in found))
         subscriptions = {name: self._checked(it) for name, it in subscriptions.items()}
         attempts: list[_Attempt] = []
@@ -121,7 +121,7 @@ class WebhookSender:
             except OjsError as error:
                 logger.warning("Recording an attempt failed", extra={"reason": str(error)})
                 failed.append(attempt.at)
-        by_subscription: defaultdict[str, list[tuple[_Attempt, Posted]]] = defaultdict(list)
+        by_subscription: defaultdict[str, list[tuple[_Attempt, HookOutcome]]] = defaultdict(list)
         for attempt, posted in zip(attempts, results, strict=True):
             by_subscription[attempt.subscription.id].append((attempt, posted))
         for mine in by_subscription.values():
@@ -148,7 +148,7 @@ class WebhookSender:
         after = replace(subscription, disabled=reason, updated_ms=self._clock.now_ms())
         # Race: an operator, or another container. The next message disables it.
         with suppress(LostRace):
-            self._webhooks.save(subscription, after, self._webhooks.directory())
+            self._webhooks.save(subscription, after, self._webhooks.read_directory())
         return after
 
     def _may_post(self, attempt: _Attempt, trials: set[str]) -> bool:
@@ -178,10 +178,10 @@ class WebhookSender:
 
     # --- after an attempt -------------------------------------------------------------------------
 
-    def _post(self, attempt: _Attempt) -> Posted:
+    def _post(self, attempt: _Attempt) -> HookOutcome:
         return self._parts.target.post(attempt.subscription, attempt.delivery)
 
-    def _record(self, attempt: _Attempt, posted: Posted) -> None:
+    def _record(self, attempt: _Attempt, posted: HookOutcome) -> None:
         """Store the outcome of an attempt, and queue the next one. A first success stores nothing.
 
         The index entry is later than the delayed message, which then is the only one.
@@ -199,7 +199,7 @@ class WebhookSender:
             self._put(attempt.stored, after)
         elif self._put(attempt.stored, after, again_ms=after.next_ms + SPARE_MS):
             self._parts.queue.put(
-                [message_of(after)], delay_s=max(1, -(-(after.next_ms - now_ms) // 1_000))
+                [make_message(after)], delay_s=max(1, -(-(after.next_ms - now_ms) // 1_000))
             )
 
     def _put(self, before: HookDelivery | None, after: HookDelivery, *, again_ms: int = 0) -> bool:
@@ -210,7 +210,7 @@ class WebhookSender:
             return False
         return True
 
-    def _note(self, results: Sequence[tuple[_Attempt, Posted]]) -> None:
+    def _note(self, results: Sequence[tuple[_Attempt, HookOutcome]]) -> None:
         """Record what attempts show about the endpoint of a subscription.
 
         Successes of a healthy endpoint are only counted.
@@ -229,7 +229,7 @@ class WebhookSender:
             self._webhooks.add_successes(seen.id, count, latest)
             self._succeeded.put(seen.id, (now_ms, 0, []))
 
-    def _note_once(self, name: str, results: Sequence[tuple[_Attempt, Posted]]) -> None:
+    def _note_once(self, name: str, results: Sequence[tuple[_Attempt, HookOutcome]]) -> None:
         before = self._webhooks.get(name)
         if before is None:
             return
@@ -250,4 +250,4 @@ class WebhookSender:
         if after.active == before.active:
             self._webhooks.note(before, after)
         else:
-            self._webhooks.save(before, after, self._webhooks.directory())
+            self._webhooks.save(before, after, self._webhooks.read_directory())

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from ojs.domain.delivery.breaker import BreakerState
 from ojs.services.sweeps import GoOn, SweepReport, SweepRun, always, counting_failures
-from ojs.services.webhooks.parts import HookQueue, message_of
+from ojs.services.webhooks.parts import HookQueue, make_message
 from ojs.store.table.errors import LostRace
 from ojs.store.webhooks.webhooks import WebhookStore
 
@@ -39,7 +39,7 @@ class WebhookSweep:
             The counts queued (deliveries), failed, and `more`.
         """
         run = SweepRun(now_ms, limit, go_on)
-        ids = self._webhooks.directory(consistent=False).entries
+        ids = self._webhooks.read_directory(consistent=False).entries
         for subscription in self._webhooks.get_many(ids).values():
             if run.stop():
                 break
@@ -54,14 +54,14 @@ class WebhookSweep:
     def _queue_due(self, subscription: str, most: int, run: SweepRun) -> None:
         while most > 0 and run.go_on():
             page = min(most, _PAGE)
-            due = self._webhooks.due(subscription, now_ms=run.now_ms, limit=page)
-            refused = set(self._queue.put([message_of(each) for each in due]) if due else ())
+            due = self._webhooks.list_due(subscription, now_ms=run.now_ms, limit=page)
+            refused = set(self._queue.put([make_message(each) for each in due]) if due else ())
             for at, each in enumerate(due):
                 if at not in refused:
                     run.counts["queued"] += 1
                     # Race: an attempt is recorded in the meantime.
                     with suppress(LostRace):
-                        self._webhooks.postpone(each, run.now_ms + _AGAIN_MS)
+                        self._webhooks.change_time(each, run.now_ms + _AGAIN_MS)
             most -= page
             if len(due) < page or refused:
                 break

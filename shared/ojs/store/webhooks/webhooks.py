@@ -16,7 +16,14 @@ from typing import Any
 from ojs.clock import Clock
 from ojs.domain import jsontext
 from ojs.domain.page import Page
-from ojs.domain.webhooks import KEPT_S, HookDelivery, HookDisabled, HookStatus, Subscription, Wanted
+from ojs.domain.webhooks import (
+    KEPT_S,
+    HookDelivery,
+    HookDisabled,
+    HookStatus,
+    Subscription,
+    SubscriptionFilter,
+)
 from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.errors import UnreadableItem
@@ -38,10 +45,10 @@ _KEY = (keys.HOOKS, keys.RECORD)
 class HookDirectory:
     """What all subscriptions receive, by ID. `revision` increases with each change."""
 
-    entries: Mapping[str, Wanted] = field(default_factory=dict)
+    entries: Mapping[str, SubscriptionFilter] = field(default_factory=dict)
     revision: int = 0
 
-    def with_entry(self, subscription: str, wanted: Wanted | None) -> HookDirectory:
+    def with_entry(self, subscription: str, wanted: SubscriptionFilter | None) -> HookDirectory:
         """Return the directory after a change. None removes the subscription."""
         left = {name: it for name, it in self.entries.items() if name != subscription}
         more = {} if wanted is None else {subscription: wanted}
@@ -73,7 +80,7 @@ class WebhookStore:
 
     # --- subscriptions ----------------------------------------------------------------------------
 
-    def directory(self, *, consistent: bool = True) -> HookDirectory:
+    def read_directory(self, *, consistent: bool = True) -> HookDirectory:
         """Read the directory. Makes one call."""
         item = self._table.get(*_KEY, consistent=consistent)
         return HookDirectory() if item is None else _directory(item)
@@ -103,7 +110,7 @@ class WebhookStore:
             LostRace: The subscription or the directory has changed.
         """
         after = replace(after, turn=0 if before is None else before.turn + 1)
-        entry = Wanted.of(after)
+        entry = SubscriptionFilter.of(after)
         write = _rewriting(before, after)
         if directory.entries.get(after.id) == entry:
             self._write(write)
@@ -137,7 +144,7 @@ class WebhookStore:
 
     # --- successes --------------------------------------------------------------------------------
 
-    def successes(self, ids: Iterable[str]) -> dict[str, HookSuccesses]:
+    def read_successes(self, ids: Iterable[str]) -> dict[str, HookSuccesses]:
         """Read the successes of subscriptions. Makes one call for a hundred."""
         wanted = [(keys.hook(each), keys.HOOK_SUCCESSES) for each in ids]
         found = self._table.batch_get(wanted, consistent=False) if wanted else {}
@@ -148,7 +155,7 @@ class WebhookStore:
 
         Race: another container adds successes. Both are counted, but the loser's are not listed.
         """
-        known = self.successes([subscription_id]).get(subscription_id, HookSuccesses())
+        known = self.read_successes([subscription_id]).get(subscription_id, HookSuccesses())
         latest = [*new, *known.latest][:MAX_SUCCESSES]
         self._table.update(
             Update(
@@ -162,17 +169,19 @@ class WebhookStore:
 
     # --- deliveries -------------------------------------------------------------------------------
 
-    def delivery(self, delivery_id: str) -> HookDelivery | None:
+    def read_delivery(self, delivery_id: str) -> HookDelivery | None:
         """Read a stored delivery."""
-        found = self.stored([delivery_id])
+        found = self.read_deliveries([delivery_id])
         return found.get(delivery_id)
 
-    def stored(self, ids: Iterable[str]) -> dict[str, HookDelivery]:
+    def read_deliveries(self, ids: Iterable[str]) -> dict[str, HookDelivery]:
         """Read stored deliveries. Makes one call for a hundred."""
         found = self._table.batch_get([*map(_delivery_key, ids)])
         return {it.id: it for it in map(DELIVERY.of, found.values())}
 
-    def page(self, subscription_id: str, *, limit: int, before: str | None) -> Page[HookDelivery]:
+    def list_deliveries(
+        self, subscription_id: str, *, limit: int, before: str | None
+    ) -> Page[HookDelivery]:
         """Return stored deliveries of a subscription, newest first, with IDs below `before`."""
         found = self._table.query(
             "pk = :pk AND sk BETWEEN :first AND :last",
@@ -188,7 +197,7 @@ class WebhookStore:
         more = len(read) > limit or found.last is not None
         return Page(read[:limit], read[:limit][-1].id if more and read else None)
 
-    def due(self, subscription_id: str, *, now_ms: int, limit: int) -> list[HookDelivery]:
+    def list_due(self, subscription_id: str, *, now_ms: int, limit: int) -> list[HookDelivery]:
         """Return pending deliveries whose message must be sent again. Makes one or two calls."""
         found = self._table.query(
             "wpk = :line AND wsk <= :now",
@@ -197,7 +206,7 @@ class WebhookStore:
             limit=limit,
         )
         ids = [str(item["sk"]).removeprefix(keys.HOOK_DELIVERIES) for item in found.items]
-        there = self.stored(ids) if ids else {}
+        there = self.read_deliveries(ids) if ids else {}
         # The index is eventually consistent.
         return [there[each] for each in ids if each in there and there[each].next_ms is not None]
 
@@ -227,7 +236,7 @@ class WebhookStore:
             write = replace(write, set={**write.set, "wpk": new["wpk"], "wsk": new["wsk"]})
         self._table.update(write, tell_loser=False)
 
-    def postpone(self, delivery: HookDelivery, again_ms: int) -> None:
+    def change_time(self, delivery: HookDelivery, again_ms: int) -> None:
         """Change the time (ms) from which the sweep sends a message. Raises LostRace."""
         pk, sk = _delivery_key(delivery.id)
         # Race: an attempt is recorded, with its own time.
@@ -251,11 +260,11 @@ class WebhookDirectory:
         self._clock = clock
         self._seen: tuple[int, HookDirectory] | None = None
 
-    def entries(self) -> Mapping[str, Wanted]:
+    def read_entries(self) -> Mapping[str, SubscriptionFilter]:
         """Return what subscriptions receive. One call in REMEMBERED_MS. Raises OjsError."""
         now_ms = self._clock.now_ms()
         if self._seen is None or not 0 <= now_ms - self._seen[0] < REMEMBERED_MS:
-            self._seen = (now_ms, self._store.directory(consistent=False))
+            self._seen = (now_ms, self._store.read_directory(consistent=False))
         return self._seen[1].entries
 
     def forget(self) -> None:
@@ -285,7 +294,7 @@ def _directing(seen: HookDirectory, after: HookDirectory) -> Put:
 def _directory(item: Item) -> HookDirectory:
     try:
         entries = {
-            name: Wanted(tuple(events), tuple(queues), tuple(types), active)
+            name: SubscriptionFilter(tuple(events), tuple(queues), tuple(types), active)
             for name, (events, queues, types, active) in jsontext.stored(str(item["of"])).items()
         }
         return HookDirectory(entries, number(item, "rev"))
