@@ -55,7 +55,8 @@ class Traffic:
             if 0 < answer.status < 500:
                 return answer
             slow = answer.status == 504 and answer.body["error"]["code"] == "backend_timeout"
-            if slow or not answer.status:
+            ended = answer.status == 502 and answer.body["errorMessage"] == "Worker process died"
+            if slow or ended or not answer.status:
                 self.lost += 1
             elif answer.status != 503 or "retry-after" not in answer.headers:
                 self.broken.append(f"{told}: {answer.headers} {answer.body}")

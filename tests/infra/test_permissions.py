@@ -34,7 +34,9 @@ from ojs.clock import ManualClock
 from ojs.domain import times
 from ojs.domain.access import Credential, Principal
 from ojs.domain.errors import BackendUnavailable
+from ojs.domain.events.event import Event
 from ojs.domain.realtime import DirectoryEntries, Listener, Posted
+from ojs.domain.webhooks import delivery_id
 from ojs.http import endpoint
 from ojs.projections import EventBridge
 from ojs.services.operations.authentication import Authentication
@@ -124,6 +126,7 @@ def granted_by_table(name: str) -> set[Grant]:
         | {("stream", f"dynamodb:{action}") for action in access.stream}
         | {("bus", f"events:{action}") for action in access.bus}
         | {("failures", f"sqs:{action}") for action in access.failures}
+        | {("queue/webhooks", f"sqs:{action}") for action in access.webhooks}
         | {("secret", f"secretsmanager:{action}") for action in access.secret}
         | {("origin", f"secretsmanager:{action}") for action in access.origin}
         | {
@@ -229,7 +232,7 @@ KEYLESS = [spec.name for spec in deployed("jwt", push=True)]
 @pytest.mark.parametrize("name", KEYLESS)
 def test_without_keys_and_with_push_it_does_too(with_jwt: Any, name: str) -> None:
     allowed = allowed_by_template(with_jwt, name)
-    assert allowed == granted_by_table(name) - asked_for(name, "secret", "origin")
+    assert allowed == granted_by_table(name) - asked_for(name, "secret", "origin", "queue/webhooks")
     assert "authorizer" not in KEYLESS
 
 
@@ -579,7 +582,8 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
         boto3.client("events").create_event_bus(Name="bus")
         queue = boto3.client("sqs").create_queue(QueueName="failures")["QueueUrl"]
         urls = {
-            name: boto3.client("sqs").create_queue(QueueName=name)["QueueUrl"] for name in QUEUES
+            name: boto3.client("sqs").create_queue(QueueName=name)["QueueUrl"]
+            for name in (*QUEUES, "webhooks")
         }
         settings = Settings(
             table=table,
@@ -591,6 +595,7 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
             dispatch_queue=urls["dispatch"],
             send_queue=urls["send"],
             outcome_queue=urls["outcomes"],
+            webhook_queue=urls["webhooks"],
             realtime="all",
             socket_url="wss://live.example.com",
             socket_endpoint="https://live.execute-api.us-east-1.amazonaws.com/ojs",
@@ -658,6 +663,7 @@ def everything(call: Caller) -> None:
     _queues(call)
     _deletions(call)
     _rate_limits(call)
+    _webhooks(call)
     _scheduling(call)
     _crons(call)
     _workflows(call)
@@ -1147,6 +1153,33 @@ def _roles(call: Caller) -> None:
     run.settings = settings
 
 
+def _webhooks(call: Caller) -> None:
+    """Webhooks to an endpoint that there is not. One stays, for the stream and the sweep."""
+    body = {"url": "https://jobs.invalid/", "events": ["*"]}
+    made = [call("create_webhook", body, status=201)["id"] for _ in range(2)]
+    call("list_webhooks")
+    for name in ("get_webhook", "test_webhook", "rotate_webhook_secret"):
+        call(name, *(() if name == "get_webhook" else ({},)), at=made[0])
+    for name in ("update_webhook", "put_webhook"):
+        call(name, {"timeout_s": 5}, at=made[0])
+    event = Event("e", "job.failed", "ojs://s/a", call.clock.now_ms(), "j", {}).to_dict()
+    gone, waiting = (delivery_id(each, event) for each in made)
+    call.message("webhook", {"delivery": gone, "event": event})
+    call.message("webhook", {"delivery": gone, "turn": 1})
+    call("delete_webhook", at=made[0])
+    call.message("webhook", {"delivery": waiting, "event": event})
+    store = runtime.current().stores.webhooks
+    found = store.read_delivery(waiting)
+    assert found is not None
+    dead = found.given_up("", call.clock.now_ms())
+    store.put(found, dead)
+    call("list_webhook_deliveries")
+    call("get_webhook_delivery", at=waiting)
+    call("retry_webhook_delivery", {}, at=waiting)
+    call.clock.advance(1_000_000)
+    call.sweep()
+
+
 def _push(call: Caller) -> None:
     """Jobs pushed by each function that pushes, to a function and to an endpoint."""
     code = BytesIO()
@@ -1447,6 +1480,8 @@ def test_function_needs_what_it_is_granted_and_nothing_else(
     needed, granted = recorder.needed[name], granted_by_table(name)
     if by_name(name).access.stream:
         needed = needed | {one for one in MAPPING if name == "stream" or one[0] == "stream"}
+    if name == "webhook":
+        needed = needed | {("queue/webhooks", f"sqs:{action}") for action in QUEUE_SOURCE}
     if consumed := by_name(name).consumes:
         needed = needed | {(f"queue/{consumed}", f"sqs:{action}") for action in QUEUE_SOURCE}
         # Of a claim and of the end of a job these do what workers' requests do, which are called in
