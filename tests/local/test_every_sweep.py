@@ -9,6 +9,7 @@ import pytest
 from functions.sweep.handler import PARTS
 from local.deliveries import LocalDeliveries
 from local.server import SCHEDULED, LocalServer
+from local.webhooks import LocalWebhooks
 from ojs import runtime
 from ojs.clock import ManualClock
 from ojs.services.sweeps import SweepReport
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
 @pytest.fixture
 def built(dynamodb: DynamoDBClient, fresh_table: str) -> runtime.Runtime:
     clock = ManualClock()
+    webhooks = LocalWebhooks(clock, loopback=False)
     return runtime.build(
-        Settings(table=fresh_table),
+        Settings(table=fresh_table, webhook_queue="memory"),
         client=dynamodb,
         blobs=MemoryBlobs(),
         clock=clock,
         push=LocalDeliveries(clock).parts,
+        hooks=lambda: webhooks.parts,
     )
 
 

@@ -43,6 +43,8 @@ CAPABILITIES = {
     "rate_limiting": True,
     "schema_validation": False,
     "unique_jobs": True,
+    # `True` in a deployment that has them.
+    "webhooks": False,
     "workflows": True,
 }
 

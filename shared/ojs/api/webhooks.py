@@ -8,6 +8,7 @@ from ojs import runtime
 from ojs.domain import times
 from ojs.domain.access import Scope
 from ojs.domain.delivery.delivery import check_subscription
+from ojs.domain.events.types import EventType
 from ojs.domain.webhooks import (
     HookDisabled,
     HookStatus,
@@ -146,7 +147,10 @@ class WebhookDeliveriesAnswer(Paged["HookDelivery"]):
 
 _LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
 _MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.ALL)
-_EXAMPLE = {"events": ["job.completed", "job.discarded"], "filter": {"queues": ["billing"]}}
+_EXAMPLE = {
+    "events": [EventType.JOB_COMPLETED, EventType.JOB_DISCARDED],
+    "filter": {"queues": ["billing"]},
+}
 _STATUS = Parameter("status", one_of(*HookStatus), "only deliveries with this status")
 _SUBSCRIPTION = Parameter(
     "subscription", text("sub_[0-9a-f]{16}", 20), "only deliveries of this subscription"

@@ -192,7 +192,7 @@ def test_after_a_revocation_with_what_the_key_made_nothing_is_enqueued_or_sent(k
         assert run.dispatch.run("d").pushed == 0
     assert keys.target.flying == []
     again = keys("DELETE", path, query={"made": "revoke"}).json
-    assert again["paused"] == {"crons": 0, "deliveries": 0}
+    assert again["paused"] == {"crons": 0, "deliveries": 0, "webhooks": 0}
 
 
 def test_what_a_crash_left_of_a_revocation_is_found_by_a_repetition(

@@ -46,15 +46,17 @@ def paths(scopes: Iterable[str]) -> list[str]:
     """Return policy resources as `METHOD/path` for these scopes, with `*` for any text.
 
     A `*` in a policy also matches slashes, so a job ID at the end of a path has as many `?` as
-    characters. No pattern matches an operation of another scope; a test
-    checks all of them.
+    characters. `P*` replaces `P` and `P/*`, because the inline policies of a role are limited to
+    10,240 characters. No pattern matches an operation of another scope; a test checks all of them.
     """
     wanted = {None, *scopes}
-    found = {
-        each.method + _PARAMETER.sub("*", _JOB.sub("?" * 36, each.path))
-        for each in server.OPERATIONS
-        if each.scope in wanted
-    }
+    found, others = set[str](), set[str]()
+    for each in server.OPERATIONS:
+        pattern = each.method + _PARAMETER.sub("*", _JOB.sub("?" * 36, each.path))
+        (found if each.scope in wanted else others).add(pattern)
+    for one in [each for each in found if f"{each}/*" in found]:
+        if not any(reaches(f"{one}*", other) for other in others):
+            found.add(f"{one}*")
     return sorted(one for one in found if not any(reaches(other, one) for other in found - {one}))
 
 

@@ -164,7 +164,7 @@ class Webhooks:
         return replace(self._change(subscription_id, change), secret=made)
 
     def delete(self, subscription_id: str) -> None:
-        """Delete a subscription. Its deliveries are no longer sent. Raises NotFound."""
+        """Delete a subscription. The server stops its deliveries. Raises NotFound."""
         tried = False
 
         def attempt() -> None:
