@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 RUN_NAME = re.compile(r"prove-[0-9a-f]{4}")
 # Last parts of the names of queues, workers, cron jobs, and deliveries.
 QUEUES = ("check", "full", "count", "time", "pick", "cron", "pushed", "ramp", "long")
-WORKERS = ("a", "b", "polled", "rung")
+WORKERS = ("a", "b", "worker-0", "worker-1", "worker-2", "worker-3")
 CRON, DELIVERY = "tick", "pushed"
 # Jobs of one request to erase them.
 _ERASED = 500

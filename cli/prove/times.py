@@ -97,9 +97,11 @@ def run_pickup(run: Run) -> None:
 def _worker(run: Run, **options: Any) -> Iterator[dict[str, float]]:
     """Run a worker. Yields the times at which it started jobs, by ID."""
     begun: dict[str, float] = {}
+    # A late heartbeat of the worker before must not stop this one.
+    number = len(run.numbers.get("pickup", {}))
     worker = Worker(
         client=run.own.other(run.own.key, tries=3), queues=[run.queue("pick")], concurrency=1,
-        worker_id=run.named("rung" if options.get("realtime", True) else "polled"), **options,
+        worker_id=run.named(f"worker-{number}"), **options,
     )  # fmt: skip
 
     def note(job: JobContext) -> None:

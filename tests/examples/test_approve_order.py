@@ -35,10 +35,12 @@ class Orders:
         self.module = module
         self.how = how
         self.shop = module.Shop(folder)
+        self.placed: list[Any] = []
 
     def place(self, name: str, cents: int) -> Any:
         with self.server.bound():
             handle = self.module.place.enqueue(self.module.Order(name, "ada@example.com", cents))
+        self.placed.append(handle)
         self.settle()
         return handle
 
@@ -51,7 +53,8 @@ class Orders:
             self.server.drain(self.module.worker)
             return
         until = time.monotonic() + 60
-        while [job for job in self.server.enqueued() if self._runs(job)]:
+        # A list can miss a job that changes its state meanwhile. An order waits for its children.
+        while any(self._runs(self.state(handle)) for handle in self.placed):
             assert time.monotonic() < until, self.server.enqueued()
             time.sleep(0.05)
 
