@@ -432,7 +432,12 @@ def scoped(api: Api) -> dict[str, Api]:
 
 
 # A key with the scope of the table alone cannot send jobs to a receiver of its choice.
-NEEDS_MORE = frozenset({"create_delivery", "put_delivery", "resume_delivery", "test_delivery"})
+NEEDS_MORE = frozenset(
+    {
+        "create_delivery", "put_delivery", "resume_delivery", "test_delivery", "create_webhook",
+        "put_webhook", "update_webhook", "rotate_webhook_secret",
+    }
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
