@@ -27,9 +27,9 @@ _QUEUES = 100  # one call
 _POOLS = 1_000
 # All lines of each queue are read once in this number of minutes, and an idle queue is checked.
 TURNS = 60
-# In the hour after a deployment, all slots of staged batches are read once in this number of
-# minutes. After an outage, they are read at once.
-_SLOT_TURNS = 4
+# Slots of staged batches that are read each minute in the hour after a deployment. After an outage,
+# all are read at once.
+_SLOTS_A_MINUTE = 4
 _MINUTE_MS = 60_000
 # Functions of an earlier version might not record activity or due entries. Therefore, no queue is
 # idle and all lines are read until this time after the start of a deployment. By then they are
@@ -267,7 +267,8 @@ class SweepQueues:
         ]
         staged = keys.staged_lines()
         noted = [line for line in due.lines if keys.is_staged(line)]
-        turns = (1 if due.late and due.done is not None else _SLOT_TURNS) if whole else TURNS
+        few = max(1, len(staged) // _SLOTS_A_MINUTE)
+        turns = (1 if due.late and due.done is not None else few) if whole else TURNS
         # Functions of an earlier version have all batches in the first partition, without notes.
         read = dict.fromkeys([*noted, *staged[:whole], *staged[minute % turns :: turns]])
         plan = SweepPlan(queues, names, turn, due, list(read), relied_on_ms)
