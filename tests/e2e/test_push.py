@@ -166,6 +166,7 @@ def test_an_item_of_the_outbox_is_pushed(deployed: Deployed) -> None:
     assert "outbox" in watched
 
 
+@pytest.mark.whole
 def test_an_upgrade_under_traffic_loses_nothing_and_does_nothing_twice(deployed: Deployed) -> None:
     """All functions are updated while clients push and work, and items are written.
 
