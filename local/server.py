@@ -182,22 +182,7 @@ class LocalServer:
                 socket_url=f"ws{http.url.removeprefix('http')}{SOCKET_PATH}",
             )
             self.version = self._settings.version
-            table = Table(self._client, TABLE_NAME)
-            stored = AccessKeyStore(table)
-            self._setup = Setup(
-                DeploymentStore(table),
-                stored,
-                DeliveryStore(table),
-                self._clock,
-                version=self.version,
-            )
-            self.access = {
-                "none": None,
-                "keys": Access(
-                    Authentication(stored, self._clock), KeyFile(folder.path / FIRST_KEY)
-                ),
-                "iam": SignedAccess(),
-            }[authorizer]
+            self._open_access(authorizer)
             self._deliver = dict(deliver)
             self._deliveries = LocalDeliveries(
                 self._clock,
@@ -219,35 +204,9 @@ class LocalServer:
             self._derived = Rounds(self._derive)
             self._gauges = Gauges(self._measure, self._clock)
             undo.callback(self._finish_stream)
-            gateway = Gateway(
-                {**load_handlers(), DASHBOARD: self._dashboard(dashboard)},
-                self._catch_up,
-                self.access,
-                lambda: http.stopping,
-                self._hub.open,
-            )
-            gateway.hook("POST", f"{BASE_PATH}/admin/reset", lambda _body: self.reset())
-            if self._moved is not None:
-                gateway.hook(
-                    "POST", f"{BASE_PATH}/admin/clock", partial(self._advance, self._moved)
-                )
-            answer = partial(
-                self._take_precedence, DiskCheck(gateway, folder.full, str(folder.path))
-            )
-            streams = EventStreams(answer, http.wait, Writes(self._client).count)
+            streams = self._streams(http, self._dashboard(dashboard))
             self._checked = OriginCheck(streams, refused, origins=origins, hosts=hosts)
-            self._schedules = (
-                Scheduler(partial(self._sweep_beside, {"jobs": _SWEEP_LIMIT}), sweep_interval_s),
-                Scheduler(self._measure_beside, LOOK_S),
-                *(
-                    Scheduler(partial(self._sweep_beside, sweeps), every_s)
-                    for every_s, sweeps in _SWEEPS
-                ),
-                Scheduler(self._pump.try_to_drain, INTERVAL_S),
-                Scheduler(
-                    partial(self._drain_for_clients, Writes(self._client)), EVENTS_INTERVAL_S
-                ),
-            )
+            self._schedules = self._scheduled(sweep_interval_s)
             for schedule in self._schedules:
                 undo.callback(schedule.stop)
                 schedule.start()
@@ -258,6 +217,50 @@ class LocalServer:
             undo.callback(http.stop)
             http.start()
             self._undo = undo.pop_all()
+
+    def _open_access(self, authorizer: Literal["none", "keys", "iam"]) -> None:
+        """Create the setup of the table, and what authenticates callers."""
+        table = Table(self._client, TABLE_NAME)
+        stored = AccessKeyStore(table)
+        self._setup = Setup(
+            DeploymentStore(table), stored, DeliveryStore(table), self._clock, version=self.version
+        )
+        self.access = {
+            "none": None,
+            "keys": Access(
+                Authentication(stored, self._clock), KeyFile(self.folder.path / FIRST_KEY)
+            ),
+            "iam": SignedAccess(),
+        }[authorizer]
+
+    def _streams(self, http: HttpServer, dashboard: Dashboard) -> EventStreams:
+        """Create what answers requests, after the check of their origin."""
+        gateway = Gateway(
+            {**load_handlers(), DASHBOARD: dashboard},
+            self._catch_up,
+            self.access,
+            lambda: http.stopping,
+            self._hub.open,
+        )
+        gateway.hook("POST", f"{BASE_PATH}/admin/reset", lambda _body: self.reset())
+        if self._moved is not None:
+            gateway.hook("POST", f"{BASE_PATH}/admin/clock", partial(self._advance, self._moved))
+        disk = DiskCheck(gateway, self.folder.full, str(self.folder.path))
+        answer = partial(self._take_precedence, disk)
+        return EventStreams(answer, http.wait, Writes(self._client).count)
+
+    def _scheduled(self, sweep_interval_s: float) -> Sequence[Scheduler]:
+        """Create the schedules of the sweeps, of the measurement, and of the stream."""
+        return (
+            Scheduler(partial(self._sweep_beside, {"jobs": _SWEEP_LIMIT}), sweep_interval_s),
+            Scheduler(self._measure_beside, LOOK_S),
+            *(
+                Scheduler(partial(self._sweep_beside, sweeps), every_s)
+                for every_s, sweeps in _SWEEPS
+            ),
+            Scheduler(self._pump.try_to_drain, INTERVAL_S),
+            Scheduler(partial(self._drain_for_clients, Writes(self._client)), EVENTS_INTERVAL_S),
+        )
 
     def _of_handlers(self) -> dict[str, str]:
         """Return how handlers reach this server, which their durable code does."""

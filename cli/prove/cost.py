@@ -19,7 +19,7 @@ MAX_RATIO = 1.2
 MARGIN = 1.5
 # Traffic in the minutes before the run is subtracted.
 _BEFORE_MIN = 5
-_TODO = "Run `make prices ARGS=measured.toml`, and look for other traffic, or for retries"
+_ADVICE = "Run `make prices ARGS=measured.toml`, and look for other traffic, or for retries"
 
 
 def model() -> Model:
@@ -51,7 +51,7 @@ class Budget:
 
 def run_cost(run: Run) -> None:
     """Compare units, requests, and durations of the ramp with the model."""
-    run.check("cost", "units, requests, and durations", _compare, _TODO)
+    run.check("cost", "units, requests, and durations", _compare, _ADVICE)
 
 
 def _compare(run: Run) -> str:

@@ -211,7 +211,7 @@ def test_a_server_that_hangs_does_not_hold_up_the_end(stub: StubServer) -> None:
     go_on = threading.Event()
 
     def hangs(request: httpx.Request) -> httpx.Response:
-        # As a socket does: the deregistration gives up after its own timeout.
+        # As with a socket: the deregistration ends after its own timeout.
         if not go_on.wait(request.extensions["timeout"]["read"]):
             raise httpx.ReadTimeout("timed out", request=request)
         return stub(request)

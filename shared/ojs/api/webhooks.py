@@ -277,10 +277,12 @@ def list_webhook_deliveries(request: Request) -> Reply:
     latest successes.
     """
     window = paging.window(request.query)
-    status = query.choice(request.query, "status", ("", *HookStatus), default="")
+    status = None
+    if "status" in request.query:
+        status = HookStatus(query.choice(request.query, "status", [*HookStatus], default=""))
     found = runtime.current().webhooks.list_deliveries(
         subscription=query.single(request.query, "subscription", check_subscription),
-        status=HookStatus(status) if status else None,
+        status=status,
         limit=window.limit,
         cursor=window.cursor,
     )

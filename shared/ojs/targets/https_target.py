@@ -13,6 +13,7 @@ from ojs.domain.delivery.delivery import Delivery
 from ojs.domain.delivery.outcome import Outcome, Verdict
 from ojs.domain.delivery.push import Push
 from ojs.domain.job.envelope import MAX_JOB_BYTES
+from ojs.records import record
 from ojs.targets.guard import Blocked, Connector, EndpointAddress, TimeLimit, place
 
 # Maximum size of a response: the maximum size of a result, and space for the fields around it.
@@ -21,6 +22,11 @@ USER_AGENT = "ojs-backend-aws"
 # Maximum time to wait for a response. The sender runs for up to 900 s and must still process the
 # outcome.
 LONGEST_WAIT_MS = 885_000
+# Code of the error of an endpoint that is not allowed.
+BLOCKED = "endpoint_blocked"
+
+# The status of a response, its headers by lowercase name, and its body.
+HttpAnswer = tuple[int, dict[str, str], bytes]
 
 # Calls a function for each item, with several calls at the same time.
 Each = Callable[[Callable[[Push], Outcome], Sequence[Push]], list[Any]]
@@ -74,22 +80,11 @@ class HttpsTarget:
         body = jsontext.dumps(forms.pushed(push)).encode()
         timeout_ms = min(push.timeout_ms, LONGEST_WAIT_MS)
         with self._limit(timeout_ms / 1_000) as limit:
-            try:
-                status, headers, answer = self._exchange(push, delivery, body, limit)
-                if limit.over:
-                    # When the time limit shuts down a connection, the response can look complete.
-                    raise TimeoutError
-            except Blocked as refusal:
-                message = f"The endpoint {refusal}."
-                return outcome.trouble(Verdict.FORBIDDEN, "endpoint_blocked", message)
-            # ValueError: the lookup rejects the host name, or the host name is not valid in the
-            # DNS.
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                if limit.over or isinstance(error, TimeoutError):
-                    message = f"The endpoint did not respond within {timeout_ms} ms."
-                    return outcome.trouble(Verdict.FAULT, "timeout", message)
-                told = f"The endpoint did not respond: {type(error).__name__}: {error}"
-                return outcome.trouble(Verdict.FAULT, "delivery_error", told[:1_000])
+            found = answered(limit, timeout_ms, lambda: self._exchange(push, delivery, body, limit))
+        if isinstance(found, NoAnswer):
+            verdict = Verdict.FORBIDDEN if found.code == BLOCKED else Verdict.FAULT
+            return outcome.trouble(verdict, found.code, found.message)
+        status, headers, answer = found
         if len(answer) > MAX_ANSWER_BYTES and 200 <= status < 300:
             return outcome.invalid(f"The response has more than {MAX_ANSWER_BYTES} bytes.")
         return outcome.of_response(
@@ -98,7 +93,7 @@ class HttpsTarget:
 
     def _exchange(
         self, push: Push, delivery: Delivery, body: bytes, limit: TimeLimit
-    ) -> tuple[int, dict[str, str], bytes]:
+    ) -> HttpAnswer:
         """Post one job. Return the status, the headers by lowercase name, and the body.
 
         The body is read up to its size limit. Redirects are not followed, because their addresses
@@ -124,6 +119,34 @@ class HttpsTarget:
         return send_request(self._connector, to, headers, body, limit, MAX_ANSWER_BYTES)
 
 
+@record(frozen=True)
+class NoAnswer:
+    """Why there is no response: the code of the error, and its text."""
+
+    code: str
+    message: str
+
+
+def answered(
+    limit: TimeLimit, timeout_ms: int, exchange: Callable[[], HttpAnswer]
+) -> HttpAnswer | NoAnswer:
+    """Call `exchange` within a time limit. Return its response, or why there is none."""
+    try:
+        found = exchange()
+        if limit.over:
+            # When the time limit shuts down a connection, the response can look complete.
+            raise TimeoutError
+    except Blocked as refusal:
+        return NoAnswer(BLOCKED, f"The endpoint {refusal}.")
+    # ValueError: the lookup rejects the host name, or the host name is not valid in the DNS.
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        if limit.over or isinstance(error, TimeoutError):
+            return NoAnswer("timeout", f"The endpoint did not respond within {timeout_ms} ms.")
+        told = f"The endpoint did not respond: {type(error).__name__}: {error}"
+        return NoAnswer("delivery_error", told[:1_000])
+    return found
+
+
 def send_request(
     connector: Connector,
     to: EndpointAddress,
@@ -131,7 +154,7 @@ def send_request(
     body: bytes,
     limit: TimeLimit,
     most_bytes: int,
-) -> tuple[int, dict[str, str], bytes]:
+) -> HttpAnswer:
     """Post a body. Return the status, the headers by lowercase name, and the body.
 
     The body is read up to one byte more than `most_bytes`.

@@ -6,7 +6,6 @@ import base64
 import binascii
 import hashlib
 import hmac
-import http.client
 from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import urljoin
 
@@ -15,8 +14,15 @@ from ojs.domain import jsontext
 from ojs.domain.delivery import signing
 from ojs.domain.delivery.outcome import retry_after_ms
 from ojs.domain.webhooks import MAX_SHOWN, HookDelivery, HookOutcome, Subscription
-from ojs.targets.guard import Blocked, Connector, EndpointAddress, TimeLimit, place
-from ojs.targets.https_target import USER_AGENT, send_request
+from ojs.targets.guard import Connector, EndpointAddress, TimeLimit, place
+from ojs.targets.https_target import (
+    BLOCKED,
+    USER_AGENT,
+    HttpAnswer,
+    NoAnswer,
+    answered,
+    send_request,
+)
 
 PREFIX = "whsec_"
 _REDIRECTS = frozenset({307, 308})
@@ -56,33 +62,25 @@ class WebhookTarget:
         """
         began_ms = self._clock.now_ms()
         most_s = subscription.timeout_s if timeout_s is None else timeout_s
-        status, headers, text, error, refused = 0, dict[str, str](), b"", "", False
         with self._limit(most_s) as limit:
-            try:
-                status, headers, text = self._follow(subscription, delivery, limit)
-                if limit.over:
-                    raise TimeoutError
-            except Blocked as refusal:
-                status, error, refused = 0, f"The endpoint {refusal}.", True
-            # ValueError: the lookup rejects the host name, or the host name is not valid in the
-            # DNS.
-            except (OSError, http.client.HTTPException, ValueError) as failure:
-                status, error = 0, f"The endpoint did not respond: {type(failure).__name__}."
-                if limit.over or isinstance(failure, TimeoutError):
-                    error = f"The endpoint did not respond within {most_s:g} s."
+            found = answered(
+                limit, round(1_000 * most_s), lambda: self._follow(subscription, delivery, limit)
+            )
         now_ms = self._clock.now_ms()
+        took_ms = max(0, now_ms - began_ms)
+        if isinstance(found, NoAnswer):
+            return HookOutcome(0, took_ms, error=found.message, refused=found.code == BLOCKED)
+        status, headers, text = found
         return HookOutcome(
             status,
-            max(0, now_ms - began_ms),
-            text[:MAX_SHOWN].decode("utf-8", "replace") if status else "",
-            error,
-            retry_after_ms(headers.get("retry-after"), now_ms=now_ms) if status else None,
-            refused,
+            took_ms,
+            text[:MAX_SHOWN].decode("utf-8", "replace"),
+            retry_after_ms=retry_after_ms(headers.get("retry-after"), now_ms=now_ms),
         )
 
     def _follow(
         self, subscription: Subscription, delivery: HookDelivery, limit: TimeLimit
-    ) -> tuple[int, dict[str, str], bytes]:
+    ) -> HttpAnswer:
         """Post an event, and follow redirects to the same host."""
         url, body = subscription.url, jsontext.dumps(delivery.event).encode()
         to = self._place(url)

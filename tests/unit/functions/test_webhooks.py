@@ -148,6 +148,16 @@ def test_a_dead_delivery_is_shown_and_retried(hooks: Hooks) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [("status", "odd"), ("status", ""), ("subscription", "x"), ("cursor", "zz"), ("limit", "0")],
+)
+def test_bad_parameters_of_the_log(hooks: tuple[Api, Any, Any], name: str, value: str) -> None:
+    reply = hooks[0]("GET", LOG, query={name: value})
+    assert (reply.status, reply.error["details"]["field"]) == (400, name)
+    assert "one of ," not in reply.error["message"]
+
+
+@pytest.mark.parametrize(
     ("field", "body", "status"),
     [
         ("url", {"url": "http://"}, 400),

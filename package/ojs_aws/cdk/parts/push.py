@@ -31,7 +31,7 @@ MAX_EVENT_AGE_S = 60
 MOST_EVENT_AGE_S = 6 * 3_600
 
 # Receives after which a message moves to the dead-letter queue.
-_RECEIVED = 5
+RECEIVED = 5
 # After 4 days the job of an outcome has run again. Wake-ups and sends are useless after one day.
 _KEPT = {OUTCOMES: Duration.days(4)}
 # A send takes as long as its endpoint.
@@ -47,14 +47,7 @@ class Queues(Construct):
         super().__init__(scope, name)
         self._settings = settings
         consumers = {spec.consumes: spec for spec in FUNCTIONS if spec.consumes}
-        self.failures = encrypted_queue(
-            self, "Failures", key, settings, retention_period=Duration.days(14)
-        )
-        acknowledge(
-            self.failures,
-            "AwsSolutions-SQS3",
-            "This queue is a dead-letter queue for messages that could not be processed.",
-        )
+        self.failures = failure_queue(self, key, settings)
         self.by_name: Mapping[str, sqs.Queue] = {
             each: encrypted_queue(
                 self,
@@ -66,7 +59,7 @@ class Queues(Construct):
                 visibility_timeout=Duration.seconds(6 * consumers[each].timeout_s),
                 retention_period=_KEPT.get(each, Duration.days(1)),
                 dead_letter_queue=sqs.DeadLetterQueue(
-                    queue=self.failures, max_receive_count=_RECEIVED
+                    queue=self.failures, max_receive_count=RECEIVED
                 ),
             )
             for each in QUEUES
@@ -95,25 +88,56 @@ class Queues(Construct):
 
     def map(self, name: str, function: lambda_.Function) -> None:
         """Map a queue to a function."""
-        kind = lambda_.CfnEventSourceMapping
-        # The L2 construct would add permissions to the function's role. The role has those that it
-        # needs (ojs_aws.cdk.functions).
-        mapping = kind(
+        map_queue(
             self,
             f"{name.capitalize()}Mapping",
-            event_source_arn=self.by_name[name].queue_arn,
-            function_name=function.function_name,
-            # Without a batching window, because jobs wait for the messages.
+            self.by_name[name],
+            function,
             batch_size=_BATCH[name],
-            maximum_batching_window_in_seconds=0,
-            function_response_types=["ReportBatchItemFailures"],
-            # Many messages must not use up the account's concurrency.
-            scaling_config=kind.ScalingConfigProperty(
-                maximum_concurrency=self._settings.push_concurrency
-            ),
+            concurrency=self._settings.push_concurrency,
         )
-        # Lambda checks the role when it creates the mapping, so the policy must exist first.
-        mapping.node.add_dependency(function.role or function)
+
+
+def map_queue(
+    scope: Construct,
+    name: str,
+    queue: sqs.IQueue,
+    function: lambda_.Function,
+    *,
+    batch_size: int,
+    concurrency: int,
+) -> None:
+    """Map a queue to a function."""
+    kind = lambda_.CfnEventSourceMapping
+    # The L2 construct would add permissions to the function's role. The role has those that it
+    # needs (ojs_aws.cdk.functions).
+    mapping = kind(
+        scope,
+        name,
+        event_source_arn=queue.queue_arn,
+        function_name=function.function_name,
+        # Without a batching window, because jobs wait for the messages.
+        batch_size=batch_size,
+        maximum_batching_window_in_seconds=0,
+        function_response_types=["ReportBatchItemFailures"],
+        # Many messages must not use up the account's concurrency.
+        scaling_config=kind.ScalingConfigProperty(maximum_concurrency=concurrency),
+    )
+    # Lambda checks the role when it creates the mapping, so the policy must exist first.
+    mapping.node.add_dependency(function.role or function)
+
+
+def failure_queue(
+    scope: Construct, key: kms.IKey | None, settings: DeploymentSettings
+) -> sqs.Queue:
+    """Create the queue for messages that could not be processed."""
+    queue = encrypted_queue(scope, "Failures", key, settings, retention_period=Duration.days(14))
+    acknowledge(
+        queue,
+        "AwsSolutions-SQS3",
+        "This queue is a dead-letter queue for messages that could not be processed.",
+    )
+    return queue
 
 
 def encrypted_queue(

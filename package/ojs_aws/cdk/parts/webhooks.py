@@ -10,16 +10,13 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from ojs_aws.cdk.functions import WEBHOOK, by_name
-from ojs_aws.cdk.parts.acknowledgement import acknowledge
-from ojs_aws.cdk.parts.push import encrypted_queue
+from ojs_aws.cdk.parts.push import RECEIVED, encrypted_queue, failure_queue, map_queue
 
 if TYPE_CHECKING:
     from aws_cdk import aws_kms as kms
 
     from ojs_aws.cdk.settings import DeploymentSettings
 
-# Receives after which a message moves to the dead-letter queue.
-_RECEIVED = 5
 # The events of a batch are posted at the same time, with one thread for each.
 _BATCH = 8
 # Endpoints are slow at times. More invocations at the same time would take concurrency from jobs.
@@ -33,14 +30,7 @@ class Webhooks(Construct):
         self, scope: Construct, name: str, *, key: kms.IKey | None, settings: DeploymentSettings
     ) -> None:
         super().__init__(scope, name)
-        self.failures = encrypted_queue(
-            self, "Failures", key, settings, retention_period=Duration.days(14)
-        )
-        acknowledge(
-            self.failures,
-            "AwsSolutions-SQS3",
-            "This queue is a dead-letter queue for messages that could not be processed.",
-        )
+        self.failures = failure_queue(self, key, settings)
         self.queue = encrypted_queue(
             self,
             "Queue",
@@ -49,21 +39,16 @@ class Webhooks(Construct):
             visibility_timeout=Duration.seconds(6 * by_name(WEBHOOK).timeout_s),
             # The log has no entry of an event before its first attempt.
             retention_period=Duration.days(14),
-            dead_letter_queue=sqs.DeadLetterQueue(queue=self.failures, max_receive_count=_RECEIVED),
+            dead_letter_queue=sqs.DeadLetterQueue(queue=self.failures, max_receive_count=RECEIVED),
         )
 
     def map(self, function: lambda_.Function) -> None:
         """Map the queue to its function."""
-        kind = lambda_.CfnEventSourceMapping
-        mapping = kind(
+        map_queue(
             self,
             "Mapping",
-            event_source_arn=self.queue.queue_arn,
-            function_name=function.function_name,
+            self.queue,
+            function,
             batch_size=_BATCH,
-            maximum_batching_window_in_seconds=0,
-            function_response_types=["ReportBatchItemFailures"],
-            scaling_config=kind.ScalingConfigProperty(maximum_concurrency=_CONCURRENCY),
+            concurrency=_CONCURRENCY,
         )
-        # Lambda checks the role when it creates the mapping, so the policy must exist first.
-        mapping.node.add_dependency(function.role or function)
