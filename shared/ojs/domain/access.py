@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 
+from ojs.domain.tenants import qualified, within
 from ojs.records import record
 
 PREFIX = "ojs"
@@ -82,6 +83,8 @@ class Principal:
     key: str | None = None
     # When its key or token expires (ms since the epoch); None: never.
     until_ms: int | None = None
+    # The tenant that the caller acts for. None: `_default`, and operators of all tenants.
+    tenant: str | None = None
 
     @property
     def limited(self) -> bool:
@@ -105,9 +108,21 @@ class Principal:
         """Return whether the caller's queue scope contains a queue."""
         if self.queues is None:
             return True
-        return any(
-            queue.startswith(each[:-1]) if each.endswith("*") else queue == each
-            for each in self.queues
+        return any(within(each, queue) for each in self.queues)
+
+    def acting_for(self, tenant: str) -> Principal:
+        """Return the principal limited to the queues of a tenant.
+
+        `queues` of a principal with a tenant are local names. Those of another one are stored
+        names, of which the tenant's remain.
+        """
+        queues: Iterable[str] = ("*",) if self.queues is None else self.queues
+        if self.queues is None or self.tenant is not None:
+            queues = (qualified(tenant, each) for each in queues)
+        return replace(
+            self,
+            tenant=tenant,
+            queues=tuple(each for each in queues if within(qualified(tenant, "*"), each)),
         )
 
     def context(self) -> dict[str, str]:
@@ -122,6 +137,8 @@ class Principal:
             context["queues"] = " ".join(self.queues)
         if self.until_ms is not None:
             context["until"] = str(self.until_ms)
+        if self.tenant is not None:
+            context["tenant"] = self.tenant
         return context
 
     @classmethod
@@ -130,13 +147,14 @@ class Principal:
         name, scopes, queues = (context.get(each) for each in ("principal", "scopes", "queues"))
         if not isinstance(name, str) or not name or not isinstance(scopes, str):
             return None
-        key, until = context.get("key"), context.get("until")
+        key, until, tenant = (context.get(each) for each in ("key", "until", "tenant"))
         return cls(
             name,
             frozenset(scopes.split()),
             None if queues is None else tuple(str(queues).split()),
             str(key) if key is not None else None,
             int(str(until)) if until is not None else None,
+            str(tenant) if tenant is not None else None,
         )
 
 
@@ -176,11 +194,15 @@ class AccessKey:
     role: str | None = None
     # Whether the key has no MAC. Versions before 0.3 created such keys.
     old: bool = False
+    # The tenant of the caller. `queues` are then the tenant's local names.
+    tenant: str | None = None
 
     @property
     def principal(self) -> Principal:
         """The principal of the key."""
-        return Principal(self.name, self.scopes, self.queues, self.id, self.expires_ms)
+        return Principal(
+            self.name, self.scopes, self.queues, self.id, self.expires_ms, self.tenant
+        )
 
     def state(self, now_ms: int) -> str:
         """Return the state of the key at `now_ms`: `active`, `expired`, or `revoked`."""

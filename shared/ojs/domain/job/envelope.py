@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal, cast
 
-from ojs.domain import ids, jsontext, times
+from ojs.domain import ids, jsontext, tenants, times
 from ojs.domain.errors import (
     InvalidRequest,
     MetadataTooLarge,
@@ -46,7 +46,8 @@ MAX_VISIBILITY_MS = 43_200_000
 MAX_URI = 2_048
 
 TYPE_PATTERN = r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*"
-QUEUE_PATTERN = r"[a-z0-9][a-z0-9\-\.]*"
+# The name, after the ID of its tenant if it has one.
+QUEUE_PATTERN = rf"({tenants.ID_PATTERN}:)?[a-z0-9][a-z0-9\-\.]*"
 _TYPE = re.compile(TYPE_PATTERN)
 _QUEUE = re.compile(QUEUE_PATTERN)
 _SPECVERSION = re.compile(r"1(\.0(\.[0-9]{1,3})?(-rc\.[0-9]{1,3})?)?")
