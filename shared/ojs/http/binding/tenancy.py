@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from ojs.domain import jsontext
 from ojs.domain.access import Principal
 from ojs.domain.errors import InvalidRequest, forbidden
+from ojs.domain.job.copies import META as COPY_META
 from ojs.domain.job.job import DEFAULT_QUEUE
 from ojs.domain.tenants import DEFAULT, check_tenant, qualified, tenant_of
 
@@ -167,7 +168,9 @@ def answer_out(body: Any, operation: Operation | None, tenant: str) -> Any:
     if any(f"/{part}" in path for part in ("queues", "cron", "stats")):
         fields |= {"name", "id"}
     if "/events" in path:
-        fields, content = fields | {"subject"}, content - {"data"}
+        fields |= {"cron_name", "subject"}
+    if not path.endswith("/progress"):
+        content -= {"data"}
     if isinstance(body, str):
         return "\n".join(_line_out(line, fields, content, tenant) for line in body.split("\n"))
     return _walked(body, _showing(tenant), fields, content, tenant)
@@ -217,6 +220,8 @@ def _walked(
         place = f"{path}.{key}" if path else key
         if tenant is not None and _is_told(key, each):
             found[key] = _texts_out(each, tenant)
+        elif tenant is not None and key == "meta" and isinstance(each, dict):
+            found[key] = _meta_out(each, name)
         elif key in content:
             found[key] = each
         elif key in fields and isinstance(each, str):
@@ -235,6 +240,17 @@ def _walked(
             }
         else:
             found[key] = _walked(each, name, fields, content, tenant, place)
+    return found
+
+
+def _meta_out(meta: dict[str, Any], name: _Name) -> dict[str, Any]:
+    """Translate the names that the server wrote to the `meta` of a job."""
+    found = dict(meta)
+    if isinstance(cron := meta.get("cron_name"), str):
+        found["cron_name"] = name("", cron)
+    origin = meta.get(COPY_META)
+    if isinstance(origin, dict) and isinstance(queue := origin.get("source_queue"), str):
+        found[COPY_META] = {**origin, "source_queue": name("", queue)}
     return found
 
 
