@@ -127,12 +127,18 @@ class Application:
             negotiation.check_version(call.headers.get("ojs-version"))
         # The first parameter is one segment of any content.
         before, parameter, _ = operation.path.partition("{")
+        value = path[len(before) :].partition("/")[0] if parameter else None
+        query = event.get("queryStringParameters") or {}
+        if principal.tenant is not None:
+            from ojs.http.binding import tenancy
+
+            value, query = tenancy.address_in(operation, value, query, principal.tenant)
         request = Request(
             operation=operation,
             headers=call.headers,
-            query=event.get("queryStringParameters") or {},
+            query=query,
             raw_query=event.get("rawQueryString") or "",
-            path_value=path[len(before) :].partition("/")[0] if parameter else None,
+            path_value=value,
             raw_body=event.get("body"),
             base64_body=bool(event.get("isBase64Encoded")),
             remaining_ms=_remaining(context),
@@ -141,10 +147,6 @@ class Application:
             trace=call.trace,
             path_rest=path[len(before) :].split("/", 2)[-1] if parameter else "",
         )
-        if principal.tenant is not None:
-            from ojs.http.binding import tenancy
-
-            request = tenancy.request_in(request, principal.tenant)
         self._guard.admit(request)
         request.check_no_body()
         request.check_filled()

@@ -176,7 +176,7 @@ class Request:
             return {}
         if self.raw_body:
             negotiation.check_content_type(self.headers.get("content-type"))
-        value = jsontext.loads(self._bytes())
+        value: Any = jsontext.loads(self._bytes())
         if not isinstance(value, dict):
             raise InvalidPayload(
                 "The body must be a JSON object.", details={"reason": "must be a JSON object"}
@@ -184,8 +184,9 @@ class Request:
         if self.principal.tenant is not None:
             from ojs.http.binding import tenancy
 
-            return tenancy.body_in(value, self.operation, self.principal.tenant)
-        return value
+            value = tenancy.body_in(value, self.operation, self.principal.tenant)
+        found: dict[str, Any] = value
+        return found
 
     def parsed(self, model: type[Body]) -> Body:
         """Read the body as `model`, the declared request model of this operation.

@@ -7,7 +7,6 @@ The caller sends and receives local names (`mail`). Services and the store only 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -19,7 +18,6 @@ from ojs.domain.job.job import DEFAULT_QUEUE
 from ojs.domain.tenants import DEFAULT, check_tenant, qualified, tenant_of
 
 if TYPE_CHECKING:
-    from ojs.http.binding.request import Request
     from ojs.http.endpoint import Operation
 
 HEADERS = {"x-ojs-tenant": "X-OJS-Tenant", "x-ojs-tenant-id": "X-OJS-Tenant-ID"}
@@ -85,19 +83,20 @@ def acting(principal: Principal, headers: Mapping[str, str]) -> Principal:
 # --- requests -------------------------------------------------------------------------------------
 
 
-def request_in(request: Request, tenant: str) -> Request:
-    """Return the request with the stored names in its path and its query."""
+def address_in(
+    operation: Operation, path: str | None, query: Mapping[str, str], tenant: str
+) -> tuple[str | None, Mapping[str, str]]:
+    """Return the parameter of a path and the query, with the stored names."""
     name = _storing(tenant)
-    path, subject = request.path_value, request.operation.subject
-    if path is not None and subject in _SUBJECTS:
-        path = name(request.operation.path_parameter or "", unquote(path))
-    query = dict(request.query)
+    if path is not None and operation.subject in _SUBJECTS:
+        path = name(operation.path_parameter or "", unquote(path))
+    query = dict(query)
     for key in QUERY_FIELDS & query.keys():
         query[key] = ",".join(name(key, each) if each else each for each in query[key].split(","))
     kind, _, queue = query.get("channel", "").partition(":")
     if kind == "queue" and queue:
         query["channel"] = f"queue:{name('channel', queue)}"
-    return replace(request, path_value=path, query=query)
+    return path, query
 
 
 def body_in(body: dict[str, Any], operation: Operation, tenant: str) -> Any:
