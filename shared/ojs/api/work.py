@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ojs import runtime
@@ -21,6 +22,7 @@ from ojs.http.binding.request import Request
 from ojs.http.endpoint import Permission, QueueScope, Reply, Resource, Success
 
 if TYPE_CHECKING:
+    from ojs.domain.job.job import Job as StoredJob
     from ojs.services.jobs.batch_finish import BatchOutcome
     from ojs.services.jobs.fetch import WorkerFetch
     from ojs.services.realtime.listening import Listening
@@ -233,19 +235,46 @@ def _end(
         acks,
         nacks,
         reaches=principal.reaches if principal.limited else None,
+        by_token=principal.tenant is not None,
         go_on=lambda: request.remaining_ms() > _SPARE_MS,
     )
     if principal.tenant is None:
         return ended
-    acked, nacked = ([_as_unknown(each) for each in outcomes] for outcomes in ended)
+    # A lease token is checked by the write. Only the queues of jobs that it didn't end are read.
+    failed = [
+        each.job_id
+        for outcomes in ended
+        for each in outcomes
+        if isinstance(each.result, OjsError) and not isinstance(each.result, NotFound)
+    ]
+    queues = runtime.current().jobs.queues_of(failed) if failed else {}
+
+    def own(outcome: BatchOutcome) -> BatchOutcome:
+        result = outcome.result
+        queue = queues.get(outcome.job_id) if isinstance(result, OjsError) else result.queue
+        if queue is None or principal.reaches(queue):
+            return outcome
+        return replace(outcome, result=NotFound("job", outcome.job_id))
+
+    acked, nacked = ([own(each) for each in outcomes] for outcomes in ended)
     return acked, nacked
 
 
-def _as_unknown(outcome: BatchOutcome) -> BatchOutcome:
-    """Return the outcome of a job that the caller can't touch as that of an unknown job."""
-    if isinstance(outcome.result, PermissionDenied):
-        return replace(outcome, result=NotFound("job", outcome.job_id))
-    return outcome
+def _ended(
+    request: Request, job_id: str, lease_token: str | None, end: Callable[[], StoredJob]
+) -> StoredJob:
+    """End a job that the caller can touch. A tenant's worker proves that by the lease token."""
+    if request.principal.tenant is None or lease_token is None:
+        _touch_jobs(request, [job_id])
+        return end()
+    try:
+        job = end()
+    except OjsError:
+        _touch_jobs(request, [job_id])
+        raise
+    # A repeated ack is answered without a check of the token.
+    request.touches_job(job.queue, job_id)
+    return job
 
 
 def _failed(*ended: Sequence[BatchOutcome]) -> OjsError | None:
@@ -293,8 +322,8 @@ def ack_job(request: Request) -> Reply:
         return Reply({"acks": views.outcomes(outcomes)}, 207, failed=_failed(outcomes))
     body = models.parse(models.AckRequest, raw)
     request.about(job_id=body.job_id)
-    _touch_jobs(request, [body.job_id])
-    job = runtime.current().finish.ack(body.job_id, **body.outcome())
+    end = partial(runtime.current().finish.ack, body.job_id, **body.outcome())
+    job = _ended(request, body.job_id, body.lease_token, end)
     return Reply(views.acknowledged(job))
 
 
@@ -323,8 +352,8 @@ def nack_job(request: Request) -> Reply:
         return Reply({"nacks": views.outcomes(outcomes)}, 207, failed=_failed(outcomes))
     body = models.parse(models.NackRequest, raw)
     request.about(job_id=body.job_id)
-    _touch_jobs(request, [body.job_id])
-    job = runtime.current().finish.nack(body.job_id, **body.outcome())
+    end = partial(runtime.current().finish.nack, body.job_id, **body.outcome())
+    job = _ended(request, body.job_id, body.lease_token, end)
     return Reply(views.failed(job))
 
 

@@ -327,3 +327,50 @@ def test_all_fields_with_names_are_translated() -> None:
     assert shown - others <= tenancy.QUEUE_FIELDS, shown - others - tenancy.QUEUE_FIELDS
     # And none is left over.
     assert sent | (shown - others) == tenancy.QUEUE_FIELDS
+
+
+# --- acks -----------------------------------------------------------------------------------------
+
+
+def _spent(api: Api, headers: dict[str, str]) -> tuple[list[str], float, float]:
+    """What a push, a fetch, and an ack take in a queue that exists."""
+    fetch = {"queues": ["mail"], "worker_id": "w1"}
+    meter = api.runtime.table.meter
+    for _ in range(2):
+        meter.reset()
+        api.post(JOBS, JOB, **headers)
+        (job,) = api.post("/ojs/v1/workers/fetch", fetch, **headers).json["jobs"]
+        ack = {"job_id": job["id"], "worker_id": "w1", "lease_token": job["lease_token"]}
+        assert api.post("/ojs/v1/workers/ack", ack, **headers).status == 200
+    return list(meter.calls), meter.read_units, meter.write_units
+
+
+def test_a_job_of_a_tenant_takes_the_calls_and_units_of_any_job(api: Api) -> None:
+    api.runtime.table.measure = True
+    calls, read, written = _spent(api, {})
+    assert (len(calls), read, written) == (7, 3.5, 6.0)
+    assert _spent(api, ACME) == (calls, read, written)
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("verb", ["ack", "nack"])
+@pytest.mark.parametrize("token", ["AAAAAAAA", None])
+def test_another_tenants_job_cannot_be_ended(
+    done: bool, many: bool, verb: str, token: str | None, api: Api
+) -> None:
+    job = of(api, "acme")("POST", JOBS, JOB).json["job"]["id"]
+    fetch = {"queues": ["mail"], "worker_id": "w1"}
+    (fetched,) = api.post("/ojs/v1/workers/fetch", fetch, **ACME).json["jobs"]
+    own = {"job_id": job, "worker_id": "w1", "lease_token": fetched["lease_token"]}
+    if done:
+        assert api.post("/ojs/v1/workers/ack", own, **ACME).status == 200
+    end: dict[str, Any] = {"job_id": job, "worker_id": "w1", "lease_token": token}
+    if verb == "nack":
+        end["error"] = {"type": "Boom", "message": "no"}
+    beta, before = of(api, "beta"), of(api, "acme")("GET", f"{JOBS}/{job}").json
+    reply = beta("POST", f"/ojs/v1/workers/{verb}", {f"{verb}s": [end]} if many else end)
+    refused = reply.json[f"{verb}s"][0] if many else reply.json
+    assert (refused["error"]["code"], refused.get("status", reply.status)) == ("not_found", 404)
+    assert before["state"] not in reply.text
+    assert of(api, "acme")("GET", f"{JOBS}/{job}").json == before
