@@ -117,6 +117,8 @@ class Settings:
     # authorizer=jwt: the claim that lists scopes, and the prefix of this service's scopes.
     jwt_scope_claim: str = "scope"
     jwt_scope_prefix: str = ""
+    # authorizer=jwt: the claim with the caller's tenant.
+    jwt_tenant_claim: str = "ojs_tenant"
     # authorizer=iam: ARNs of roles with all permissions, regardless of stored roles. `*` means each
     # role that never had a record. In the environment separated by commas.
     iam_operators: tuple[str, ...] = ("*",)

@@ -67,6 +67,7 @@ class AccessKey(Answer[_Known]):
         absent=True,
         says="the only queues it may touch; absent: all",
     )
+    tenant: str = shown(_k.tenant, absent=True, says="its tenant; `queues` are local names then")
     state: Literal["active", "expired", "revoked"] = _state(_s)
     created_at: Moment = moment(_k.created_ms)
     expires_at: Moment = shown(moment(_k.expires_ms), absent=True)
@@ -180,6 +181,7 @@ def create_key(request: Request) -> Reply:
         body.scopes,
         queues=body.queues,
         expires_ms=_end_ms(body, now_ms),
+        tenant=body.tenant,
     )
     return Reply(KeyMadeAnswer.of((_Known(key, now_ms), credential)), 201, _location(key))
 
@@ -215,6 +217,7 @@ def create_role(request: Request) -> Reply:
         body.scopes,
         queues=body.queues,
         expires_ms=_end_ms(body, now_ms),
+        tenant=body.tenant,
     )
     return Reply(KeyAnswer.of(_Known(key, now_ms)), 201, _location(key))
 

@@ -111,7 +111,7 @@ _LOCKS = (
     *_PAGING,
 )
 # fmt: on
-_LOOK = Permission(Scope.ADMIN_READ, QueueScope.FILTER)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.TENANT)
 _PAGE = Success(JobsListAnswer, "One page of jobs. It may be short, and have a cursor.")
 jobs = Resource("jobs", "jobs", also={"admin_{}": "admin/jobs"})
 locks = Resource("unique-jobs", "jobs")
@@ -119,7 +119,7 @@ locks = Resource("unique-jobs", "jobs")
 
 @jobs.endpoint(
     "GET",
-    Permission(Scope.JOBS_READ, QueueScope.FILTER),
+    Permission(Scope.JOBS_READ, QueueScope.TENANT),
     _PAGE,
     admin=_LOOK,
     query=_JOBS,
@@ -129,6 +129,7 @@ def list_jobs(request: Request) -> Reply:
     """List jobs."""
     current, sent = runtime.current(), request.query
     wanted = job_filter.from_query(sent, now_ms=current.clock.now_ms())
+    wanted = wanted.but(tenant=request.principal.tenant)
     ordered = "sort" in sent or "order" in sent
     sort = query.choice(sent, "sort", SORTS, default=SORTS[0]) if ordered else None
     order = query.choice(sent, "order", ("asc", "desc"), default="desc")
@@ -158,6 +159,7 @@ def list_unique_jobs(request: Request) -> Reply:
     current, sent = runtime.current(), request.query
     key = query.single(sent, "key", unique.check_key)
     wanted = job_filter.from_query(sent, now_ms=current.clock.now_ms())
+    wanted = wanted.but(tenant=request.principal.tenant)
     window = paging.window(sent, default=DEFAULT_LISTED, largest=MAX_LISTED, shown=MAX_LISTED_LOCKS)
     if key is not None:
         found = current.unique_locks.find(key, wanted)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ojs import runtime
 from ojs.api import job_answers as views
 from ojs.domain.access import Scope
-from ojs.domain.errors import BackendError, InvalidRequest, OjsError, PermissionDenied
+from ojs.domain.errors import BackendError, InvalidRequest, NotFound, OjsError, PermissionDenied
 from ojs.domain.job.states import State
 from ojs.domain.pool.worker import Directive
 from ojs.domain.requests import Field
@@ -228,12 +229,23 @@ def _end(
 ) -> tuple[list[BatchOutcome], list[BatchOutcome]]:
     """Process acks and nacks independently. Reject those outside the caller's queue scope."""
     principal = request.principal
-    return runtime.current().batch_finish.end(
+    ended = runtime.current().batch_finish.end(
         acks,
         nacks,
         reaches=principal.reaches if principal.limited else None,
         go_on=lambda: request.remaining_ms() > _SPARE_MS,
     )
+    if principal.tenant is None:
+        return ended
+    acked, nacked = ([_as_unknown(each) for each in outcomes] for outcomes in ended)
+    return acked, nacked
+
+
+def _as_unknown(outcome: BatchOutcome) -> BatchOutcome:
+    """Return the outcome of a job that the caller can't touch as that of an unknown job."""
+    if isinstance(outcome.result, PermissionDenied):
+        return replace(outcome, result=NotFound("job", outcome.job_id))
+    return outcome
 
 
 def _failed(*ended: Sequence[BatchOutcome]) -> OjsError | None:
@@ -243,10 +255,26 @@ def _failed(*ended: Sequence[BatchOutcome]) -> OjsError | None:
 
 
 def _touch_jobs(request: Request, job_ids: Sequence[str]) -> None:
-    """Raise PermissionDenied for a job outside the caller's queue scope. Skip missing jobs."""
+    """Raise PermissionDenied, or NotFound, for a job outside the caller's queue scope.
+
+    Skip missing jobs.
+    """
     # Costs one read, only for a caller with a limited queue scope.
     if request.principal.limited and job_ids:
-        request.touches(*sorted(runtime.current().jobs.queues_of(job_ids)))
+        for job_id, queue in sorted(runtime.current().jobs.queues_of(job_ids).items()):
+            request.touches_job(queue, job_id)
+
+
+def _own_jobs(request: Request, job_ids: Sequence[str]) -> Sequence[str]:
+    """Return the jobs of a heartbeat. For a tenant's caller, skip other jobs like missing ones.
+
+    Raises PermissionDenied for a job outside the queue scope of another caller.
+    """
+    if request.principal.tenant is None or not job_ids:
+        _touch_jobs(request, job_ids)
+        return job_ids
+    queues = runtime.current().jobs.queues_of(job_ids)
+    return [each for each in job_ids if request.principal.reaches(queues.get(each, ""))]
 
 
 @workers.endpoint(
@@ -342,10 +370,10 @@ def nack_job_by_path(request: Request) -> Reply:
 def heartbeat(request: Request) -> Reply:
     """Extend leases, take directives."""
     body = request.parsed(models.HeartbeatRequest)
-    _touch_jobs(request, body.job_ids() or [])
+    active_jobs = _own_jobs(request, body.job_ids())
     beat = runtime.current().workers.beat(
         body.worker_id,
-        active_jobs=body.job_ids(),
+        active_jobs=active_jobs,
         active_count=body.count(),
         visibility_timeout_ms=body.visibility_timeout_ms,
         state=body.state,

@@ -92,6 +92,11 @@ class Principal:
         return self.queues is not None
 
     @property
+    def whole_tenant(self) -> bool:
+        """Whether the queue scope contains all queues of the caller's tenant."""
+        return self.tenant is not None and self.queues == (qualified(self.tenant, "*"),)
+
+    @property
     def holder(self) -> str | None:
         """The name of the caller's access key, or None without a key.
 
@@ -101,8 +106,19 @@ class Principal:
 
     @property
     def bound(self) -> bool:
-        """Whether the caller can use only worker records that keys with the same name created."""
-        return self.limited and self.key is not None
+        """Whether the caller can use only worker records that keys with the same name created.
+
+        A tenant's caller can use only records of the tenant.
+        """
+        return self.tenant is not None or self.bound_by_key
+
+    @property
+    def bound_by_key(self) -> bool:
+        """Whether only keys with the same name bind the caller.
+
+        Versions before 0.3 had no such records, so the caller also reads the records of these.
+        """
+        return self.tenant is None and self.limited and self.key is not None
 
     def reaches(self, queue: str) -> bool:
         """Return whether the caller's queue scope contains a queue."""
@@ -111,14 +127,14 @@ class Principal:
         return any(within(each, queue) for each in self.queues)
 
     def acting_for(self, tenant: str) -> Principal:
-        """Return the principal limited to the queues of a tenant.
+        """Return the principal limited to the queues of a tenant. Safe to repeat.
 
         `queues` of a principal with a tenant are local names. Those of another one are stored
         names, of which the tenant's remain.
         """
         queues: Iterable[str] = ("*",) if self.queues is None else self.queues
         if self.queues is None or self.tenant is not None:
-            queues = (qualified(tenant, each) for each in queues)
+            queues = (each if ":" in each else qualified(tenant, each) for each in queues)
         return replace(
             self,
             tenant=tenant,
@@ -200,9 +216,7 @@ class AccessKey:
     @property
     def principal(self) -> Principal:
         """The principal of the key."""
-        return Principal(
-            self.name, self.scopes, self.queues, self.id, self.expires_ms, self.tenant
-        )
+        return Principal(self.name, self.scopes, self.queues, self.id, self.expires_ms, self.tenant)
 
     def state(self, now_ms: int) -> str:
         """Return the state of the key at `now_ms`: `active`, `expired`, or `revoked`."""

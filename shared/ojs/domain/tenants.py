@@ -25,6 +25,11 @@ def check_tenant(value: str) -> str:
     return value
 
 
+def is_tenant(value: str) -> bool:
+    """Return whether a value is a tenant ID, or `_default`."""
+    return value == DEFAULT or _ID.fullmatch(value) is not None
+
+
 def tenant_of(name: str) -> str | None:
     """Return the tenant of a stored name, or None for the tenant `_default`."""
     return name.rpartition(":")[0] or None

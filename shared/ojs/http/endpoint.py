@@ -58,6 +58,8 @@ class QueueScope(StrEnum):
     """The operation itself compares all of them; a list has the workflows within reach."""
     FILTER = "the queues it asks for"
     """A limited key has to name them in the query."""
+    TENANT = "the queues it asks for, or all queues of its tenant"
+    """A limited key without a tenant has to name them in the query."""
     ALL = "all queues"
     """Not for limited keys."""
 

@@ -42,7 +42,3 @@ MISSING: tuple[MissingFeature, ...] = (
         "Read /ojs/v1/jobs/{id}/history."),
 )
 # fmt: on
-NO_TENANTS = (
-    "is not supported, because this server does not isolate tenants. Omit the header and give each "
-    "tenant its own queues and keys"
-)

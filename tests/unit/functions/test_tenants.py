@@ -1,277 +1,329 @@
-"""Tenants over HTTP: their records, and what their limits refuse."""
+"""Who acts for which tenant, and the names that a tenant sends, receives, and stores."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from ojs.domain import times
-from ojs.projections.counters import Tally
-from ojs.store.jobs import items
-from ojs.store.table import keys, values
-from ojs.store.table.table import Put
-from tests.unit.functions.client import Api, Reply
+from ojs.api import operations as contract
+from ojs.clock import ManualClock
+from ojs.domain.job.envelope import QueueName
+from ojs.domain.requests import Model
+from ojs.http.answer import Answer, fields
+from ojs.http.binding import tenancy
+from ojs.runtime import Runtime
+from tests.unit.functions.client import Api
+from tests.unit.functions.keyed import Keyed
 
-BASE = "/ojs/v1/admin/tenants"
-LIMITS = {
-    "max_concurrency": 20,
-    "max_enqueue_rate": {"limit": 1000, "period": "PT1M"},
-    "max_queue_depth": 50000,
-    "max_scheduled": 10,
-    "max_queues": 3,
-}
-
-
-def put(api: Api, tenant: str = "acme", **body: Any) -> Any:
-    reply = api("PUT", f"{BASE}/{tenant}", body)
-    assert reply.status in (200, 201), reply.text
-    return reply.json
+ACME = {"x-ojs-tenant": "acme"}
+JOBS = "/ojs/v1/jobs"
+JOB: dict[str, Any] = {"type": "t", "args": [1], "options": {"queue": "mail"}}
+ALL = ("jobs:write", "jobs:read", "work", "admin:read", "admin:write")
 
 
-def push(api: Api, queue: str = "acme:mail", **options: Any) -> Reply:
-    body = {"type": "report.build", "args": [7], "options": {"queue": queue, **options}}
-    return api("POST", "/ojs/v1/jobs", body)
+def of(api: Any, tenant: str) -> Callable[..., Any]:
+    """The API as an operator that acts for a tenant."""
+
+    def call(method: str, path: str, body: Any = None, **query: str) -> Any:
+        return api(method, path, body, headers={"x-ojs-tenant": tenant}, query=query)
+
+    return call
 
 
-def fetch(api: Api, *queues: str, count: int = 10) -> Reply:
-    body = {"queues": [*queues] or ["acme:mail"], "count": count}
-    return api("POST", "/ojs/v1/workers/fetch", body)
+def stored(api: Any, job: str) -> str:
+    return str(api.runtime.jobs.queue_of(job))
 
 
-def ack(api: Api, job: Any) -> Reply:
-    return api("POST", "/ojs/v1/workers/ack", {"job_id": job["id"]})
+# --- who ------------------------------------------------------------------------------------------
 
 
-def project(api: Api) -> None:
-    """Count the jobs of the tenant as they are now, as the projection does."""
-    table, tally = api.runtime.table, Tally()
-    for item in table.client.scan(TableName=table.name)["Items"]:
-        if item["pk"]["S"].startswith(keys.job("")) and item["sk"]["S"] == keys.RECORD:
-            tally.move(None, items.job_of(values.unpack(item)))
-    pk, sk = keys.stats("%acme"), keys.NOW
-    table.put(Put({"pk": pk, "sk": sk, **tally.counts["%acme", sk]}))
+@pytest.mark.parametrize("value", ["", "x" * 65, "a b", "a|b", "_x", ":x", "é", "acme,beta"])
+@pytest.mark.parametrize("name", ["x-ojs-tenant", "x-ojs-tenant-id"])
+def test_a_malformed_header(name: str, value: str, api: Api) -> None:
+    reply = api.post(JOBS, JOB, **{name: value})
+    assert reply.status == 400
+    assert reply.error["details"]["field"].lower() == name
 
 
-def refused(reply: Reply, limit: str, current: int, maximum: int) -> None:
-    assert reply.status == 429, reply.text
-    error = reply.error
-    found = {name: error[name] for name in ("code", "tenant_id", "limit", "current", "maximum")}
-    assert found == {
-        "code": "TENANT_LIMIT_EXCEEDED", "tenant_id": "acme", "limit": limit, "current": current,
-        "maximum": maximum,
-    }  # fmt: skip
-    assert error["retryable"]
-    assert reply.headers["Retry-After"] == "30"
+def test_two_headers_have_to_agree(api: Api) -> None:
+    both = {"x-ojs-tenant": "acme", "x-ojs-tenant-id": "acme"}
+    assert api.post(JOBS, JOB, **both).json["job"]["meta"] == {"tenant_id": "acme"}
+    for other in ("beta", "_default"):
+        reply = api.post(JOBS, JOB, **{**both, "x-ojs-tenant-id": other})
+        assert (reply.status, reply.error["details"]["field"]) == (400, "X-OJS-Tenant-ID")
 
 
-def test_a_tenant_is_made_changed_read_and_removed(api: Api) -> None:
-    made = api("PUT", f"{BASE}/acme", {"name": "Acme", "limits": LIMITS, "priority_boost": 5})
-    assert (made.status, made.headers["Location"]) == (201, f"{BASE}/acme")
-    shown = made.json
-    assert shown["limits"] == {**LIMITS, "max_concurrent_jobs": 20}
-    assert {name: shown[name] for name in ("tenant_id", "id", "name", "state")} == {
-        "tenant_id": "acme", "id": "acme", "name": "Acme", "state": "active",
-    }  # fmt: skip
-    assert (shown["priority_boost"], shown["fairness_weight"]) == (5, 1)
-    assert shown["stats"]["queues"] == 0
-    # As shown, it can be sent back.
-    assert put(api, **shown) == shown
-    api.clock.advance(1_000)
-    changed = api("PUT", f"{BASE}/acme/limits", {"max_concurrent_jobs": 5, "max_scheduled": None})
-    assert changed.status == 200
-    assert changed.json["limits"]["max_concurrency"] == 5
-    assert "max_scheduled" not in changed.json["limits"]
-    assert changed.json["limits"]["max_queues"] == 3
-    assert (changed.json["name"], changed.json["priority_boost"]) == ("Acme", 5)
-    assert changed.json["created_at"] == shown["created_at"] < changed.json["configured_at"]
-    assert api.get(f"{BASE}/acme").json == changed.json
-    # A replacement leaves nothing.
-    assert put(api, max_jobs_per_second=7)["limits"] == {
-        "max_enqueue_rate": {"limit": 7, "period": "PT1S"}, "max_jobs_per_second": 7,
-    }  # fmt: skip
-    removed = api("DELETE", f"{BASE}/acme")
-    assert (removed.status, removed.json) == (200, {"deleted": True, "id": "acme"})
-    for method in ("GET", "DELETE"):
-        assert api(method, f"{BASE}/acme").error["details"]["resource"] == "tenant"
+@pytest.mark.parametrize("headers", [{}, {"x-ojs-tenant": "_default"}])
+def test_without_a_tenant(headers: dict[str, str], api: Api) -> None:
+    """`meta.tenant_id` alone chooses none: queues may share their turns by it."""
+    reply = api.post(JOBS, JOB | {"meta": {"tenant_id": "acme"}}, **headers)
+    assert stored(api, reply.json["job"]["id"]) == "mail"
 
 
-def test_limits_make_a_missing_tenant(api: Api) -> None:
-    made = api("PUT", f"{BASE}/beta:eu/limits", {"max_queues": 1})
-    assert (made.status, made.json["tenant_id"]) == (201, "beta:eu")
+@pytest.mark.parametrize("tenant_id", ["beta", 7, None, ""])
+def test_another_tenant_in_the_body(tenant_id: Any, api: Api) -> None:
+    reply = api.post(JOBS, JOB | {"meta": {"tenant_id": tenant_id}}, **ACME)
+    assert reply.status == 400
+    assert reply.error["details"]["field"] == "meta.tenant_id"
 
 
-def test_tenants_are_listed_in_order(api: Api) -> None:
-    for name in ("b", "a", "c"):
-        put(api, name)
-    page = api.get(BASE, per_page="2").json
-    assert [each["id"] for each in page["tenants"]] == ["a", "b"]
-    assert page["items"] == page["tenants"]
-    rest = api.get(BASE, cursor=page["pagination"]["next_cursor"]).json
-    assert [each["id"] for each in rest["items"]] == ["c"]
-    assert api.get(BASE, page="2", per_page="2").json["items"] == rest["items"]
-    assert api.get(BASE).json["total"] == 3
+@pytest.fixture
+def keyed(make_runtime: Callable[..., Runtime], clock: ManualClock) -> Keyed:
+    return Keyed(make_runtime(authorizer="keys"), clock)
 
 
-def test_a_suspended_tenant_pushes_and_fetches_nothing_and_acks_are_taken(api: Api) -> None:
-    assert push(api).status == push(api).status == 201
-    (job,) = fetch(api, count=1).json["jobs"]
-    put(api, state="suspended")
-    for reply in (push(api), push(api, "acme:other"), fetch(api)):
-        assert (reply.status, reply.error["code"]) == (403, "tenant_suspended")
-        assert reply.error["details"] == {"tenant_id": "acme"}
-    assert api.get("/ojs/v1/queues/acme:other").status == 404
-    assert ack(api, job).status == 200
-    # Others are not affected, and a fetch of several tenants gets the jobs of the others.
-    assert push(api, "beta:mail").status == push(api, "mail").status == 201
-    found = fetch(api, "acme:mail", "beta:mail", "mail").json["jobs"]
-    assert sorted(each["queue"] for each in found) == ["beta:mail", "mail"]
-    put(api)
-    assert len(fetch(api).json["jobs"]) == 1
+def test_a_key_of_a_tenant(keyed: Keyed) -> None:
+    operator = keyed.holding(keyed.make("ops", *ALL))
+    body = {"name": "acme-prod", "scopes": ALL, "tenant": "acme"}
+    made = operator("POST", "/ojs/v1/admin/keys", body).json
+    assert made["key"]["tenant"] == "acme"
+    acme = keyed.holding(made["secret"])
+    pushed = acme("POST", JOBS, JOB)
+    job = pushed.json["job"]
+    assert (job["queue"], job["meta"]) == ("mail", {"tenant_id": "acme"})
+    assert stored(keyed, job["id"]) == "acme:mail"
+    assert operator("GET", f"{JOBS}/{job['id']}").json["queue"] == "acme:mail"
+    assert acme("GET", f"{JOBS}/{job['id']}").json["queue"] == "mail"
+    assert acme("POST", JOBS, JOB, headers={"x-ojs-tenant": "acme"}).status == 201
+    for header in ("beta", "_default"):
+        assert acme("POST", JOBS, JOB, headers={"x-ojs-tenant": header}).status == 403
+    # What concerns the deployment is not for tenants.
+    assert acme("POST", "/ojs/v1/admin/keys", body).status == 403
+    assert acme("GET", "/ojs/v1/me").json["queues"] == ["*"]
+    beta = keyed.holding(keyed.make("beta", *ALL, tenant="beta"))
+    unknown = beta("GET", f"{JOBS}/01968f2a-0000-7000-8000-000000000000")
+    foreign = beta("GET", f"{JOBS}/{job['id']}")
+    assert (foreign.status, foreign.error["code"]) == (404, unknown.error["code"])
+    assert beta("GET", f"{JOBS}/{job['id']}/history").status == 404
+    assert beta("POST", "/ojs/v1/workers/ack", {"job_id": job["id"]}).status == 404
 
 
-def test_a_full_tenant_refuses_jobs_in_all_its_queues(api: Api) -> None:
-    put(api, max_queue_depth=3, max_scheduled=1)
-    assert push(api).status == push(api, "acme:other").status == 201
-    assert push(api, delay_until="+PT1H").status == 201
-    refused(push(api, "acme:third"), "max_queue_depth", 3, 3)
-    # A container counts its own pushes until it reads the counts again.
-    project(api)
-    api.clock.advance(1_000)
-    refused(push(api), "max_queue_depth", 3, 3)
-    stats = api.get(f"{BASE}/acme/stats").json
-    assert stats["limits"]["max_queue_depth"] == {"limit": 3, "current": 3}
-    assert (stats["total_jobs"], stats["queues"]) == (3, 3)
-    (job,) = fetch(api, count=1).json["jobs"]
-    assert ack(api, job).status == 200
-    project(api)
-    api.clock.advance(1_000)
-    refused(push(api, delay_until="+PT1H"), "max_scheduled", 1, 1)
-    assert push(api).status == 201
-    assert push(api, "beta:mail").status == 201
+def test_a_key_of_a_tenant_with_queues(keyed: Keyed) -> None:
+    key = keyed.make("k", *ALL, tenant="acme", queues=["mail", "r*"])
+    acme = keyed.holding(key)
+    statuses = [
+        acme("POST", JOBS, JOB | {"options": {"queue": queue}}).status
+        for queue in ("mail", "report", "other", "beta:mail")
+    ]
+    assert statuses == [201, 201, 403, 400]
+    assert acme("GET", "/ojs/v1/queues").status == 403
+    body = {"name": "k", "scopes": ["work"], "tenant": "acme", "queues": ["acme:mail"]}
+    refused = keyed.holding(keyed.make("ops", *ALL))("POST", "/ojs/v1/admin/keys", body)
+    assert (refused.status, refused.error["details"]["field"]) == (400, "queues[0]")
 
 
-def test_a_batch_is_refused_as_a_whole(api: Api) -> None:
-    put(api, max_queue_depth=3)
-    job = {"type": "report.build", "args": [], "options": {"queue": "acme:mail"}}
-    refused(api("POST", "/ojs/v1/jobs/batch", {"jobs": [job] * 4}), "max_queue_depth", 0, 3)
-    assert api("POST", "/ojs/v1/jobs/batch", {"jobs": [job] * 3}).status == 201
-
-
-def test_a_tenant_has_so_many_queues(api: Api) -> None:
-    put(api, max_queues=2)
-    put(api, "acme:eu", max_queues=1)
-    assert push(api, "acme:a").status == push(api, "acme:b").status == 201
-    refused(push(api, "acme:c"), "max_queues", 2, 2)
-    assert api("POST", "/ojs/v1/queues", {"name": "acme:c"}).status == 429
-    assert push(api, "acme:a").status == push(api, "acme:eu:a").status == 201
-
-
-def test_a_tenant_runs_so_many_jobs_at_a_time(api: Api) -> None:
-    """In all its queues together; what ran before the limit counts."""
-    for queue in ("acme:a", "acme:a", "acme:b", "acme:b"):
-        assert push(api, queue).status == 201
-    running = fetch(api, "acme:a", count=1).json["jobs"]
-    put(api, max_concurrency=2)
-    running += fetch(api, "acme:a", "acme:b").json["jobs"]
-    assert len(running) == 2
-    assert fetch(api, "acme:b").json["jobs"] == []
-    assert ack(api, running[0]).status == 200
-    more = fetch(api, "acme:a", "acme:b").json["jobs"]
-    assert len(more) == 1
-    for job in (running[1], *more):
-        assert ack(api, job).status == 200
-    assert len(fetch(api, "acme:a", "acme:b").json["jobs"]) == 1
-
-
-def test_a_tenant_pushes_so_many_jobs_a_period(api: Api) -> None:
-    put(api, max_enqueue_rate={"limit": 3, "period": "PT1M"})
-    for _ in range(3):
-        assert push(api).status == 201
-    refused(push(api), "max_enqueue_rate", 3, 3)
-    api.clock.advance(67_000)
-    assert push(api).status == 201
-
-
-def test_the_boost_is_added_to_the_priority_of_new_jobs(api: Api) -> None:
-    put(api, priority_boost=60)
-    found = [push(api, priority=each).json["job"]["priority"] for each in (-100, 0, 50)]
-    assert found == [-40, 60, 100]
-    assert push(api, "beta:mail", priority=1).json["job"]["priority"] == 1
-
-
-def test_statistics_of_an_unknown_tenant_are_zeros(api: Api) -> None:
-    stats = api.get(f"{BASE}/nobody/stats").json
-    assert (stats["tenant_id"], stats["total_jobs"], stats["limits"]) == ("nobody", 0, {})
-    assert set(stats["jobs"].values()) == {0}
-
-
-def test_statistics_count_the_last_day(api: Api) -> None:
-    put(api)
-    for _ in range(3):
-        push(api)
-    jobs = fetch(api, count=2).json["jobs"]
-    ack(api, jobs[0])
-    project(api)
-    minute = keys.minute(times.format_ms(api.clock.now_ms())[:16])
-    counted = {"enqueued": 3, "started": 2, "completed": 1}
-    api.runtime.table.put(Put({"pk": keys.stats("%acme"), "sk": minute, **counted}))
-    api.clock.advance(60_000)
-    stats = api.get(f"{BASE}/acme/stats").json
-    found = {name: n for name, n in stats["jobs"].items() if n}
-    assert found == {"available": 1, "active": 1, "completed_24h": 1}
-    assert stats["throughput"]["enqueued_per_minute"] == 3
-    listed = api.get(BASE).json["items"][0]["stats"]["jobs"]
-    assert {name: n for name, n in listed.items() if n} == {
-        "available": 1, "active": 1, "completed": 1,
-    }  # fmt: skip
-
-
-def test_a_tenant_with_jobs_is_not_deleted(api: Api) -> None:
-    put(api)
-    job = push(api).json["job"]
-    project(api)
-    reply = api("DELETE", f"{BASE}/acme")
-    assert (reply.status, reply.error["code"]) == (409, "conflict")
-    assert api("DELETE", f"/ojs/v1/jobs/{job['id']}").status == 200
-    project(api)
-    assert api("DELETE", f"{BASE}/acme").status == 200
+def test_a_limited_key_acts_for_the_tenants_of_its_queues(keyed: Keyed) -> None:
+    limited = keyed.holding(keyed.make("k", "jobs:write", queues=["mail*", "*", "acme:mail"]))
+    queues = ("mail", "acme:mail", "acme:mails", "beta:mail")
+    pushed = [limited("POST", JOBS, JOB | {"options": {"queue": queue}}) for queue in queues]
+    assert [reply.status for reply in pushed] == [201, 201, 403, 403]
+    named = [
+        limited("POST", JOBS, JOB, headers={"x-ojs-tenant": tenant}).status
+        for tenant in ("acme", "beta")
+    ]
+    assert named == [201, 403]
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "field"),
+    ("claim", "status", "queue"),
+    [("acme", 201, "acme:mail"), (None, 201, "mail"), ("_default", 201, "mail"), ("a b", 401, "")],
+)
+def test_the_claim_of_a_token(
+    claim: str | None,
+    status: int,
+    queue: str,
+    make_runtime: Callable[..., Runtime],
+    clock: ManualClock,
+) -> None:
+    api = Keyed(make_runtime(authorizer="jwt", jwt_tenant_claim="org"), clock)
+    claims = {"sub": "svc", "scope": "jobs:write"} | ({} if claim is None else {"org": claim})
+    reply = api("POST", JOBS, JOB, told={"jwt": {"claims": claims}})
+    assert reply.status == status
+    assert status == 401 or stored(api, reply.json["job"]["id"]) == queue
+
+
+def test_the_record_of_a_role(make_runtime: Callable[..., Runtime], clock: ManualClock) -> None:
+    api = Keyed(make_runtime(authorizer="iam"), clock)
+    arn = "arn:aws:iam::000000000000:role/acme"
+    operator = {"iam": {"userArn": "arn:aws:iam::000000000000:role/ops"}}
+    body = {"role": arn, "name": "acme", "scopes": ["jobs:write"], "tenant": "acme"}
+    assert api("POST", "/ojs/v1/admin/roles", body, told=operator).status == 201
+    reply = api("POST", JOBS, JOB, told={"iam": {"userArn": arn}})
+    assert stored(api, reply.json["job"]["id"]) == "acme:mail"
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def test_jobs_without_a_queue(api: Api) -> None:
+    acme, plain = of(api, "acme"), {"type": "t", "args": []}
+    one = acme("POST", JOBS, plain).json["job"]
+    many = acme("POST", f"{JOBS}/batch", {"jobs": [plain, JOB]}).json["jobs"]
+    cron = {"name": "nightly", "expression": "@daily", "job_template": plain}
+    assert acme("POST", "/ojs/v1/cron", cron).json["queue"] == "default"
+    assert acme("POST", "/ojs/v1/cron", cron | {"name": "flat"} | plain).json["name"] == "flat"
+    names = [stored(api, job["id"]) for job in (one, *many)]
+    assert names == ["acme:default", "acme:default", "acme:mail"]
+    assert [job["queue"] for job in (one, *many)] == ["default", "default", "mail"]
+
+
+@pytest.mark.parametrize(
+    ("workflow", "queues"),
     [
-        ("acme", {"max_concurrency": 0}, 400, "max_concurrency"),
-        ("acme", {"max_queue_depth": -1}, 400, "max_queue_depth"),
-        ("acme", {"max_queues": "3"}, 400, "max_queues"),
-        ("acme", {"max_jobs": 3}, 400, "max_jobs"),
-        ("acme", {"limits": {"max_jobs": 3}}, 400, "limits.max_jobs"),
-        ("acme", {"limits": {"max_scheduled": 0}}, 400, "limits.max_scheduled"),
-        ("acme", {"limits": {"max_queues": 1}, "max_queues": 2}, 400, "max_queues"),
-        ("acme", {"max_enqueue_rate": {"limit": 1}}, 400, "max_enqueue_rate.period"),
-        ("acme", {"max_enqueue_rate": 7}, 400, "max_enqueue_rate"),
-        ("acme", {"priority_boost": 101}, 400, "priority_boost"),
-        ("acme", {"fairness_weight": 2}, 422, "fairness_weight"),
-        ("acme", {"state": "paused"}, 400, "state"),
-        ("acme", {"name": ""}, 400, "name"),
-        ("acme", {"id": "beta"}, 400, "id"),
-        ("acme/limits", {"name": "Acme"}, 400, "name"),
-        ("acme/limits", {"fairness_weight": 0.5}, 422, "fairness_weight"),
-        ("_default", {}, 400, "id"),
-        ("a%20b", {}, 400, "id"),
-        ("a%7Cb", {}, 400, "id"),
-        (":x", {}, 400, "id"),
-        ("x" * 65, {}, 400, "id"),
+        ({"type": "chain", "steps": [{"type": "a", "args": []}, JOB]}, ["default", "mail"]),
+        (
+            {"type": "group", "jobs": [{"type": "a", "args": []}], "options": {"queue": "own"}},
+            ["own"],
+        ),
+        (
+            {
+                "type": "batch",
+                "jobs": [{"type": "group", "jobs": [{"type": "a", "args": []}]}],
+                "callbacks": {"on_complete": {"type": "b", "args": []}},
+            },
+            ["default"],
+        ),
     ],
 )
-def test_a_bad_tenant_is_refused(api: Api, path: str, body: Any, status: int, field: str) -> None:
-    reply = api("PUT", f"{BASE}/{path}", body)
-    assert (reply.status, reply.error["details"].get("field")) == (status, field), reply.text
+def test_a_workflow(workflow: dict[str, Any], queues: list[str], api: Api) -> None:
+    reply = of(api, "acme")("POST", "/ojs/v1/workflows", workflow)
+    assert reply.status == 201, reply.text
+    definition = api.runtime.stores.workflows.definition(reply.json["workflow"]["id"])
+    assert sorted(definition.queues) == [f"acme:{queue}" for queue in queues]
+    assert of(api, "acme")("GET", f"/ojs/v1/workflows/{reply.json['workflow']['id']}").status == 200
+    assert of(api, "beta")("GET", f"/ojs/v1/workflows/{reply.json['workflow']['id']}").status == 404
 
 
-def test_twins_with_different_values_are_refused(api: Api) -> None:
-    for body in (
-        {"max_concurrency": 1, "max_concurrent_jobs": 2},
-        {"max_enqueue_rate": {"limit": 1, "period": "PT1M"}, "max_jobs_per_second": 1},
-    ):
-        assert api("PUT", f"{BASE}/acme", body).status == 400
+def test_a_workflow_of_two_tenants(api: Api) -> None:
+    jobs = [{"type": "t", "args": [], "options": {"queue": f"{each}:mail"}} for each in ("a", "b")]
+    reply = api.post("/ojs/v1/workflows", {"type": "group", "jobs": jobs})
+    assert reply.status == 400
+    assert reply.error["details"]["validation_errors"][0]["path"] == "$"
+
+
+def test_names_of_other_tenants(api: Api) -> None:
+    acme = of(api, "acme")
+    asked = (
+        acme("POST", JOBS, JOB | {"options": {"queue": "beta:x"}}),
+        acme("GET", "/ojs/v1/queues/beta:x"),
+        acme("GET", JOBS, queue="beta:x"),
+        acme("POST", "/ojs/v1/workers/fetch", {"queues": ["a", "acme:eu:x"]}),
+    )
+    fields = [reply.error["details"]["field"] for reply in asked]
+    assert [reply.status for reply in asked] == [400] * 4
+    assert fields == ["options.queue", "name", "queue", "queues[1]"]
+
+
+def test_content_keeps_its_names(api: Api) -> None:
+    content = {"queue": "mail", "queues": ["acme:mail"], "name": "acme:mail"}
+    job = JOB | {"args": [content], "meta": {"of": content}}
+    shown = of(api, "acme")("POST", JOBS, job).json["job"]
+    assert shown["args"] == [content]
+    assert shown["meta"] == {"of": content, "tenant_id": "acme"}
+
+
+def test_errors_have_local_names(api: Api) -> None:
+    acme = of(api, "acme")
+    acme("PUT", "/ojs/v1/queues/mail/config", {"max_size": 1})
+    acme("POST", JOBS, JOB)
+    full = acme("POST", JOBS, JOB)
+    assert (full.status, full.error["queue"]) == (429, "mail")
+    assert "acme" not in full.text
+    assert "acme" not in acme("POST", JOBS, JOB | {"options": {"queue": "B d"}}).text
+    assert "acme" not in acme("GET", "/ojs/v1/queues/none").text
+    created = acme("POST", "/ojs/v1/queues", {"name": "new", "dead_letter_queue": "mail"})
+    assert created.headers["Location"] == "/ojs/v1/queues/new"
+    assert "acme" not in created.text
+
+
+def test_locks_limits_and_idempotency_keys_are_a_tenants_own(api: Api) -> None:
+    job = JOB | {"unique": {"keys": ["type"]}, "rate_limit": {"key": "k", "concurrency": 1}}
+    for tenant in ("acme", "beta", "acme:eu", "_default"):
+        call = of(api, tenant)
+        assert call("POST", JOBS, job).status == 201
+        assert call("POST", JOBS, job).status == 409
+        fetched = call("POST", "/ojs/v1/workers/fetch", {"queues": ["mail"]}).json["jobs"]
+        assert len(fetched) == 1
+        key = {"x-ojs-tenant": tenant, "idempotency-key": "once"}
+        first, again = (api.post(JOBS, JOB, **key).json["job"] for _ in range(2))
+        assert first["id"] == again["id"]
+        queue = "mail" if tenant == "_default" else f"{tenant}:mail"
+        assert stored(api, first["id"]) == queue
+
+
+def test_lists_and_statistics_of_a_tenant(api: Api) -> None:
+    for tenant in ("acme", "acme:eu", "acm", "_default"):
+        of(api, tenant)("POST", JOBS, JOB)
+        of(api, tenant)("POST", JOBS, JOB | {"options": {"queue": "a"}})
+    acme = of(api, "acme")
+    names = [each["name"] for each in acme("GET", "/ojs/v1/queues").json["queues"]]
+    assert names == ["a", "mail"]
+    first = acme("GET", "/ojs/v1/queues", limit="1").json
+    assert [each["name"] for each in first["queues"]] == ["a"]
+    cursor = first["pagination"]["next_cursor"]
+    rest = acme("GET", "/ojs/v1/queues", limit="1", cursor=cursor).json
+    assert [each["name"] for each in rest["queues"]] == ["mail"]
+    assert rest["pagination"].get("next_cursor") is None
+    # A cursor of another tenant begins at the tenant's own first name, or is beyond its last.
+    foreign = of(api, "acm")("GET", "/ojs/v1/queues", limit="1", cursor=cursor)
+    assert "acme" not in foreign.text
+    assert acme("GET", "/ojs/v1/admin/stats").json["queues"] == 2
+    found = acme("GET", JOBS, state="available").json["jobs"]
+    assert sorted(job["queue"] for job in found) == ["a", "mail"]
+    assert acme("GET", "/ojs/v1/dead-letter").json["jobs"] == []
+    assert acme("GET", "/ojs/v1/dead-letter/stats").status == 200
+    assert acme("GET", "/ojs/v1/events").status == 200
+
+
+# --- the lists of fields --------------------------------------------------------------------------
+
+
+def _named(kind: Any, seen: set[Any]) -> Iterator[tuple[str, Any]]:
+    """The fields of a type of requests or answers, at any depth."""
+    if isinstance(kind, type) and issubclass(kind, Model | Answer):
+        if kind in seen:
+            return
+        seen.add(kind)
+        found: Mapping[str, Any] = (
+            {name: get_type_hints(kind, include_extras=True)[name] for name in kind.model_fields}
+            if issubclass(kind, Model)
+            else {name: each.annotation for name, each in fields(kind)}
+        )
+        for name, annotation in found.items():
+            yield name, annotation
+            yield from _named(annotation, seen)
+    for part in get_args(kind):
+        if not isinstance(part, str | int):
+            yield from _named(part, seen)
+
+
+def _has_name(annotation: Any) -> bool:
+    return annotation == QueueName or any(
+        _has_name(part) for part in get_args(annotation) if get_args(part)
+    )
+
+
+def test_all_fields_with_names_are_translated() -> None:
+    """`name` is that of a queue or cron job in `NAMED_REQUESTS`, and in answers about these."""
+    sent, shown = set[str](), set[str]()
+    for operation in contract.OPERATIONS:
+        if operation.request is not None:
+            own = {name for name, kind in _named(operation.request, set()) if _has_name(kind)}
+            if "name" in own:
+                assert operation.request.__name__ in tenancy.NAMED_REQUESTS
+            sent |= own - {"name"}
+        for answer in operation.answers.values():
+            shown |= {name for name, _ in _named(answer.shape, set()) if "queue" in name}
+        named = {each.name for each in operation.query if "queue" in each.name}
+        assert named <= tenancy.QUERY_FIELDS, operation.id
+    assert sent <= tenancy.QUEUE_FIELDS
+    # Counts, times, and settings. `details` are translated with the errors that have them.
+    others = {
+        name for name in shown
+        if name.startswith(("enqueue", "max_", "queue_", "strict_")) or name.endswith("_queues")
+    }  # fmt: skip
+    assert shown - others <= tenancy.QUEUE_FIELDS, shown - others - tenancy.QUEUE_FIELDS
+    # And none is left over.
+    assert sent | (shown - others) == tenancy.QUEUE_FIELDS

@@ -324,6 +324,8 @@ def _callers(
     if settings.authorizer == "jwt":
         found["OJS_JWT_SCOPE_CLAIM"] = settings.jwt_scope_claim
         found["OJS_JWT_SCOPE_PREFIX"] = settings.jwt_scope_prefix
+        if settings.jwt_tenant_claim != "ojs_tenant":
+            found["OJS_JWT_TENANT_CLAIM"] = settings.jwt_tenant_claim
     if settings.authorizer == "iam":
         found["OJS_IAM_OPERATORS"] = ",".join(settings.iam_operators)
         found["OJS_AUTHORIZER_CACHE_S"] = str(settings.authorizer_cache_s)

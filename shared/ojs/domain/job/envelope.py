@@ -430,10 +430,14 @@ def resolve(
         content.setdefault(key, value)
     _check_sizes(content, request.meta, prefix)
     limit: RateLimitRequest | None = request.value_of("rate_limit")
+    queue = request.value_of("queue") or DEFAULT_QUEUE
+    tenant = tenants.tenant_of(queue)
+    if tenant is not None:
+        content["meta"] = _tenant_meta(request.meta or {}, tenant, prefix)
     return Specification(
         id=request.id,
         type=request.type,
-        queue=request.value_of("queue") or DEFAULT_QUEUE,
+        queue=queue,
         priority=request.value_of("priority") or 0,
         pending=bool(pending),
         scheduled_ms=scheduled_ms if in_future else None,
@@ -443,9 +447,18 @@ def resolve(
         policy=policy,
         unique=_unique(request, prefix),
         content=content,
-        limit=None if limit is None else limit.limit(),
+        limit=None if limit is None else limit.limit(tenant),
         parent=_parent(request, prefix),
     )
+
+
+def _tenant_meta(meta: Mapping[str, Any], tenant: str, prefix: str) -> dict[str, Any]:
+    """Return the `meta` of a tenant's job. Raises InvalidRequest if it names another tenant."""
+    given = meta.get("tenant_id", tenant)
+    if given != tenant:
+        rule = f"must be '{tenant}', the tenant of the job's queue, or absent"
+        raise InvalidRequest(f"{prefix}meta.tenant_id", rule, value=given)
+    return {**meta, "tenant_id": tenant}
 
 
 def _parent(request: JobRequest, prefix: str) -> Parent | None:

@@ -12,7 +12,7 @@ from aws_lambda_powertools import Logger
 from ojs.domain import jsontext
 from ojs.domain.access import KEY_ID, Principal, Scope
 from ojs.domain.delivery.delivery import check_delivery, check_subscription
-from ojs.domain.errors import InvalidPayload, InvalidRequest, forbidden, shorten
+from ojs.domain.errors import InvalidPayload, InvalidRequest, NotFound, forbidden, shorten
 from ojs.domain.job import envelope
 from ojs.domain.job.durable import NAME, STEP_NAME
 from ojs.domain.job.trace import TraceContext
@@ -105,6 +105,15 @@ class Request:
             if self.principal.limited and (queue is None or not self.principal.reaches(queue)):
                 raise forbidden()
 
+    def touches_job(self, queue: str, job_id: str) -> None:
+        """Raise PermissionDenied for a job outside the caller's queue scope.
+
+        For a tenant's caller, raise NotFound, as for an unknown job.
+        """
+        if self.principal.tenant is not None and not self.principal.reaches(queue):
+            raise NotFound("job", job_id)
+        self.touches(queue)
+
     def needs(self, scope: Scope) -> None:
         """Raise PermissionDenied if the caller doesn't have this additional scope."""
         if scope not in self.principal.scopes:
@@ -174,6 +183,10 @@ class Request:
             raise InvalidPayload(
                 "The body must be a JSON object.", details={"reason": "must be a JSON object"}
             )
+        if self.principal.tenant is not None:
+            from ojs.http.binding import tenancy
+
+            return tenancy.body_in(value, self.operation, self.principal.tenant)
         return value
 
     def parsed(self, model: type[Body]) -> Body:

@@ -107,7 +107,7 @@ class Membership:
         known = self._queues_of.get(guess, ()) if guess else ()
         wanted = list(dict.fromkeys(known if names is None else names))
         own = [] if worker_key is None else [worker_key]
-        if worker_id and caller.bound:
+        if worker_id and caller.bound_by_key:
             own.append(worker_store.key_of(worker_id))
         others = [*own, *(_of_pool(guess) if guess else [])]
         unread, asked_ms = self._maintenance.unread(), self._clock.now_ms()
@@ -118,7 +118,7 @@ class Membership:
         if unread:
             self._maintenance.note(items, asked_ms=asked_ms)
         record = items.get(worker_key) if worker_key else None
-        if record is None and worker_id and caller.bound:
+        if record is None and worker_id and caller.bound_by_key:
             record = worker_store.of_before(items, worker_id)
         worker = worker_store.from_item(record) if record is not None else None
         name: str | None = self._belongs(worker_id, worker, declared, caller)

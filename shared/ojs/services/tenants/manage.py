@@ -92,7 +92,7 @@ class Tenants:
             semaphore = keys.tenant_name(name)
             if before is None or before.max_concurrency is None:
                 # Running jobs count too.
-                found, _ = self._queues.get_many(self._tenants.queues(name))
+                found, _ = self._queues.get_many(self._queues.all_names(name))
                 running = CountedPermits(
                     semaphore, TENANT_PERMIT, limit, semaphore, tuple(found.values()), now_ms
                 )
@@ -122,7 +122,7 @@ class Tenants:
         points = self._statistics.points(counters, MINUTE_MS, now_ms - DAY_MS, now_ms + 1)
         last = (each.activity for each in points if each.start_ms == begin_ms - MINUTE_MS)
         day = sum((each.activity for each in points), Activity())
-        there = len(self._tenants.queues(name))
+        there = len(self._queues.all_names(name))
         return TenantStatus(tenant, jobs, there, day, next(last, Activity()))
 
     def delete(self, name: str) -> None:
@@ -168,7 +168,7 @@ class Tenants:
 
     def _status(self, tenant: Tenant) -> TenantStatus:
         (jobs,) = self._jobs([tenant])
-        return TenantStatus(tenant, jobs, len(self._tenants.queues(tenant.id)))
+        return TenantStatus(tenant, jobs, len(self._queues.all_names(tenant.id)))
 
     def _jobs(self, tenants: Sequence[Tenant]) -> Sequence[QueueSummary]:
         """Return the projected counts and rates of tenants. Makes one or two calls."""

@@ -253,6 +253,7 @@ def _item(key: AccessKey, credential: Credential | None) -> Item:
         "name": key.name,
         "scopes": " ".join(sorted(key.scopes)),
         "queues": None if key.queues is None else " ".join(key.queues),
+        "tenant": key.tenant,
         "created": key.created_ms,
         "expires": key.expires_ms,
         "revoked": key.revoked_ms,
@@ -280,4 +281,5 @@ def _from(item: Item) -> AccessKey:
         ancestors=tuple(stored.get("line", "").split()),
         role=stored.get("role"),
         old="digest" in stored and "mac" not in stored,
+        tenant=stored.get("tenant"),
     )

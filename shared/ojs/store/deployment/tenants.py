@@ -17,7 +17,8 @@ from ojs.domain.errors import OjsError, TenantLimitExceeded
 from ojs.domain.page import Page
 from ojs.domain.rate_limit.limiter import Rate
 from ojs.domain.tenant_limits import Tenant, TenantState
-from ojs.domain.tenants import qualified, tenant_of
+from ojs.domain.tenants import tenant_of
+from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import lost_race
@@ -36,8 +37,9 @@ _Key = tuple[str, str]
 class TenantStore:
     """Reads and writes tenants, for one container."""
 
-    def __init__(self, table: Table, clock: Clock) -> None:
+    def __init__(self, table: Table, clock: Clock, registry: QueueRegistry) -> None:
         self._table = table
+        self._registry = registry
         self.clock = clock
         # By tenant: the time of the last read (ms), and the record.
         self._seen: BoundedMap[str, tuple[int, Tenant | None]] = BoundedMap(_REMEMBERED)
@@ -84,22 +86,12 @@ class TenantStore:
         tenant = self.known(queue)
         if tenant is None or tenant.max_queues is None:
             return
-        there = len(self.queues(tenant.id))
+        there = len(self._registry.all(tenant.id))
         if there >= tenant.max_queues:
             with self.noting_exceeded():
                 raise TenantLimitExceeded(
                     tenant.id, "max_queues", current=there, maximum=tenant.max_queues
                 )
-
-    def queues(self, tenant_id: str) -> list[str]:
-        """Return the names of a tenant's queues. Makes one query for a thousand."""
-        found = self._table.query_all(
-            "pk = :queues AND begins_with(sk, :own)",
-            {":queues": keys.QUEUES, ":own": qualified(tenant_id, "")},
-        )
-        names = (str(item["sk"]) for item in found)
-        # Other tenants can have longer IDs that begin with this one.
-        return [name for name in names if tenant_of(name) == tenant_id]
 
     @contextmanager
     def noting_exceeded(self) -> Iterator[None]:

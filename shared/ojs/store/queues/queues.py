@@ -13,7 +13,7 @@ from ojs.domain.errors import known
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layer, Layers, inherited
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, PoolMark, Queue, QueueState
 from ojs.domain.tenants import tenant_of
-from ojs.store.queues.registry import QueueRegistry
+from ojs.store.queues.registry import QueueRegistry, in_registry
 from ojs.store.queues.replicas import QueueRecords, replicas_for
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, Unreadable, readable
@@ -358,7 +358,12 @@ class QueueStore:
         self._table.delete(keys.LEFT, name)
 
     def names(
-        self, *, limit: int, after: str | None = None, consistent: bool = False
+        self,
+        *,
+        limit: int,
+        after: str | None = None,
+        consistent: bool = False,
+        tenant: str | None = None,
     ) -> tuple[list[str], str | None]:
         """Return a page of the registry in order of name, and the key of the next page.
 
@@ -366,26 +371,37 @@ class QueueStore:
             limit: Maximum number of names.
             after: Key of the last page. Default: start at the beginning.
             consistent: Whether the read is strongly consistent.
+            tenant: Only queues of this tenant. Default: all queues.
         """
-        items, after = self._listed(keys.QUEUES, limit, after, consistent=consistent)
-        return [str(item["sk"]) for item in items], after
+        found: list[str] = []
+        while True:
+            items, after = self._listed(
+                keys.QUEUES, limit - len(found), after, consistent=consistent, tenant=tenant
+            )
+            names = (str(item["sk"]) for item in items)
+            found += (name for name in names if tenant in (None, tenant_of(name)))
+            if after is None or tenant is None or len(found) == limit:
+                return found, after
 
-    def all_names(self) -> list[str]:
-        """Return the whole registry in order of name. Makes one query for a thousand."""
-        names, after = self.names(limit=_NAMES)
+    def all_names(self, tenant: str | None = None) -> list[str]:
+        """Return the registry, or a tenant's part, by name. Makes one query for a thousand."""
+        names, after = self.names(limit=_NAMES, tenant=tenant)
         while after is not None:
-            page, after = self.names(limit=_NAMES, after=after)
+            page, after = self.names(limit=_NAMES, after=after, tenant=tenant)
             names += page
         return names
 
     def _listed(
-        self, registry: str, limit: int, after: str | None, *, consistent: bool
+        self,
+        registry: str,
+        limit: int,
+        after: str | None,
+        *,
+        consistent: bool,
+        tenant: str | None = None,
     ) -> tuple[list[Item], str | None]:
         """Return a page of a list of names, and the last name if there are more."""
-        condition, values = "pk = :queues", {":queues": registry}
-        if after is not None:
-            condition += " AND sk > :after"
-            values[":after"] = after
+        condition, values = in_registry(registry, tenant, after)
         found = self._table.query(condition, values, limit=limit, consistent=consistent)
         more = found.last and found.items
         return found.items, (str(found.items[-1]["sk"]) if more else None)
