@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from ojs.clock import ManualClock
 from ojs.domain import times
+from ojs.domain.access import Scope
 from ojs.projections.counters import Tally
+from ojs.runtime import Runtime
 from ojs.store.jobs import items
 from ojs.store.table import keys, values
 from ojs.store.table.table import Put
 from tests.unit.functions.client import Api, Reply
+from tests.unit.functions.keyed import Keyed
 
 BASE = "/ojs/v1/admin/tenants"
 LIMITS = {
@@ -225,6 +230,37 @@ def test_statistics_count_the_last_day(api: Api) -> None:
     assert {name: n for name, n in listed.items() if n} == {
         "available": 1, "active": 1, "completed": 1,
     }  # fmt: skip
+
+
+def test_jobs_of_a_tenant_are_listed(api: Api) -> None:
+    jobs = [push(api, queue).json["job"]["id"] for queue in ("acme:a", "acme:b", "beta:a", "a")]
+
+    def listed(**query: str) -> list[str]:
+        return sorted(each["id"] for each in api.get(f"{BASE}/acme/jobs", **query).json["jobs"])
+
+    assert listed(queue="a") == listed(queue="acme:a") == jobs[:1]
+    assert listed(queue="beta:a") == []
+
+
+def test_a_key_of_a_tenant_does_not_manage_tenants_and_keeps_its_record(
+    make_runtime: Callable[..., Runtime], clock: ManualClock
+) -> None:
+    keyed = Keyed(make_runtime(authorizer="keys"), clock)
+    operator = keyed.holding(keyed.make("ops", *Scope))
+    assert operator("PUT", f"{BASE}/acme", {}).status == 201
+    made = operator(
+        "POST", "/ojs/v1/admin/keys", {"name": "acme", "scopes": [*Scope], "tenant": "acme"}
+    ).json
+    acme = keyed.holding(made["secret"])
+    for method, path in (
+        ("GET", ""), ("GET", "/acme"), ("PUT", "/acme"), ("PUT", "/acme/limits"),
+        ("DELETE", "/acme"), ("GET", "/acme/stats"), ("GET", "/acme/jobs"), ("GET", "/beta/jobs"),
+    ):  # fmt: skip
+        assert acme(method, f"{BASE}{path}", {} if method == "PUT" else None).status == 403, path
+    reply = operator("DELETE", f"{BASE}/acme")
+    assert (reply.status, reply.error["details"]["key"]) == (409, made["key"]["id"])
+    assert operator("DELETE", f"/ojs/v1/admin/keys/{made['key']['id']}").status == 200
+    assert operator("DELETE", f"{BASE}/acme").status == 200
 
 
 def test_a_tenant_with_jobs_is_not_deleted(api: Api) -> None:

@@ -86,7 +86,7 @@ class TenantStore:
         tenant = self.known(queue)
         if tenant is None or tenant.max_queues is None:
             return
-        there = len(self._registry.all(tenant.id))
+        there = sum(tenant_of(each.name) == tenant.id for each in self._registry.all(tenant.id))
         if there >= tenant.max_queues:
             with self.noting_exceeded():
                 raise TenantLimitExceeded(
