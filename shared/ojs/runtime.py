@@ -150,7 +150,6 @@ if TYPE_CHECKING:
     from ojs.store.deliveries.deliveries import DeliveryDirectory, DeliveryStore
     from ojs.store.deployment.access_keys import AccessKeyStore
     from ojs.store.deployment.actions import ActionStore
-    from ojs.store.deployment.tenants import TenantStore
     from ojs.store.derived.event_log import EventLog
     from ojs.store.derived.pool_health import PoolHealthStore
     from ojs.store.derived.recount import Recount
@@ -161,6 +160,7 @@ if TYPE_CHECKING:
     from ojs.store.jobs.idempotency_keys import IdempotencyKeys
     from ojs.store.jobs.payload_change import PayloadChange
     from ojs.store.jobs.steps import StepStore
+    from ojs.store.queues.tenants import TenantStore
     from ojs.store.realtime.connections import ConnectionStore
     from ojs.store.realtime.directory import RealtimeDirectory
     from ojs.store.realtime.listeners import ListenerStore
@@ -273,7 +273,7 @@ class Stores:
         self.workers = WorkerStore(table)
         self.maintenance = MaintenanceStore(table, clock)
 
-    tenants: TenantStore = provided("ojs.store.deployment.tenants:TenantStore")
+    tenants: TenantStore = provided("ojs.store.queues.tenants:TenantStore")
     crons: CronStore = provided("ojs.store.crons.crons:CronStore")
     deliveries: DeliveryStore = provided("ojs.store.deliveries.deliveries:DeliveryStore")
     directory: DeliveryDirectory = provided("ojs.store.deliveries.deliveries:DeliveryDirectory")

@@ -223,7 +223,7 @@ def put_tenant(request: Request) -> Reply:
     example={"max_concurrency": 5, "max_scheduled": None},
 )
 def put_tenant_limits(request: Request) -> Reply:
-    """Change some limits of a tenant."""
+    """Change the limits or the state of a tenant."""
     change = TenantChange.model_validate(request.object())
     return _saved(runtime.current().tenants.change(request.named, change))
 

@@ -80,8 +80,9 @@ LIMITS = (
 
 
 class TenantChange(TenantLimitsRequest):
-    """The limits of a tenant to change. Absent fields keep their values."""
+    """The fields of a tenant to change. Absent fields keep their values."""
 
+    state: TenantState | None = None
     priority_boost: Annotated[int, NumberRange(-MAX_BOOST, MAX_BOOST)] | None = Field(
         None, description="added to the priority of each pushed job, up to ±100"
     )
@@ -96,7 +97,6 @@ class TenantRequest(TenantChange):
     """
 
     name: Annotated[Printable, Field(min_length=1, max_length=255)] | None = None
-    state: TenantState | None = None
     limits: TenantLimitsRequest | None = None
 
 
@@ -148,8 +148,7 @@ def parse(tenant: str, raw: Mapping[str, Any]) -> Tenant:
     for name in inner.keys() & beside.keys():
         if inner[name] != beside[name]:
             raise InvalidRequest(name, "must equal the field inside limits. Send only that one")
-    state = given.state or TenantState.ACTIVE
-    return replace(Tenant(tenant, given.name, state), **_changed(given), **{**inner, **beside})
+    return replace(Tenant(tenant, given.name), **_changed(given), **{**inner, **beside})
 
 
 def changed(tenant: Tenant, given: TenantChange) -> Tenant:
@@ -163,8 +162,10 @@ def _changed(given: TenantChange) -> dict[str, Any]:
             "A tenant has no weight. Set weights of its queues in a worker pool.",
             field="fairness_weight",
         )
-    boost = given.priority_boost
-    return {"priority_boost": boost or 0} if "priority_boost" in given.model_fields_set else {}
+    found: dict[str, Any] = {} if given.state is None else {"state": given.state}
+    if "priority_boost" in given.model_fields_set:
+        found["priority_boost"] = given.priority_boost or 0
+    return found
 
 
 def check_configurable(value: str) -> str:

@@ -17,10 +17,10 @@ from ojs.domain.tenant_limits import Tenant, TenantChange
 from ojs.records import record
 from ojs.services.permits.repair import CountedPermits, PermitRepair
 from ojs.store.deployment.access_keys import AccessKeyStore
-from ojs.store.deployment.tenants import TenantStore
 from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues.queues import QueueStore
+from ojs.store.queues.tenants import TenantStore
 from ojs.store.table import keys
 from ojs.store.table.races import retry_on_race
 

@@ -21,9 +21,9 @@ from ojs.domain.rate_limit.window import step_end
 from ojs.domain.tenant_limits import Tenant
 from ojs.domain.tenants import tenant_of
 from ojs.records import record
-from ojs.store.deployment.tenants import TenantStore
 from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.permits.rate_window import RateWindowStore
+from ojs.store.queues.tenants import TenantStore
 from ojs.store.table import keys
 
 COUNTED_MS = 1_000

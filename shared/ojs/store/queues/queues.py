@@ -23,7 +23,7 @@ from ojs.store.table.table import Delete, OwnMark, Put, Table, Update
 from ojs.store.table.values import Item, Value
 
 if TYPE_CHECKING:
-    from ojs.store.deployment.tenants import TenantStore
+    from ojs.store.queues.tenants import TenantStore
 
 _NAMES = 1_000
 
