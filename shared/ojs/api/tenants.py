@@ -54,7 +54,7 @@ _available, _scheduled = _levels.of(State.AVAILABLE), _levels.of(State.SCHEDULED
 
 
 class EnqueueRate(Answer["rate_limit.limiter.Rate"]):
-    """Maximum number of pushed jobs in each period."""
+    """Maximum number of enqueued jobs in each period."""
 
     limit: Positive = _rate.limit
     period: str = length(_rate.period_ms)

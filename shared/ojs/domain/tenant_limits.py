@@ -42,7 +42,7 @@ class TenantLimitsRequest(Model):
     )
     max_concurrent_jobs: Concurrency | None = Field(None, description="as max_concurrency")
     max_enqueue_rate: StartsRequest | None = Field(
-        None, description="maximum number of jobs that are pushed in each period"
+        None, description="maximum number of jobs that are enqueued in each period"
     )
     max_jobs_per_second: Number | None = Field(
         None, description="as max_enqueue_rate, with a period of one second"
@@ -84,7 +84,7 @@ class TenantChange(TenantLimitsRequest):
 
     state: TenantState | None = None
     priority_boost: Annotated[int, NumberRange(-MAX_BOOST, MAX_BOOST)] | None = Field(
-        None, description="added to the priority of each pushed job, up to ±100"
+        None, description="added to the priority of each new job, up to ±100"
     )
     fairness_weight: float | None = Field(
         None, description="422 unless 1 or null: weigh the queues in a worker pool"
@@ -93,7 +93,7 @@ class TenantChange(TenantLimitsRequest):
 
 class TenantRequest(TenantChange):
     """A tenant. Replaces the whole record: omitted fields get their defaults. The limits are in
-    `limits`, or beside it.
+    `limits`, or at the top level.
     """
 
     name: Annotated[Printable, Field(min_length=1, max_length=255)] | None = None
