@@ -1163,11 +1163,11 @@ def _tenants(call: Caller) -> None:
     call("put_tenant", {"limits": limits}, at="acme", status=201)
     call("put_tenant_limits", {"priority_boost": 1}, at="acme")
     job = {"type": "t", "args": [], "options": {"queue": "acme:mail"}}
-    call("enqueue", job, status=201)
-    call("enqueue", job, status=429)
+    call("enqueue_job", job, status=201)
+    call("enqueue_job", job, status=429)
     call("create_queue", {"name": "acme:other"}, status=429)
     (fetched,) = call.fetch("acme:mail")
-    call("ack", {"job_id": fetched["id"]})
+    call("ack_job", {"job_id": fetched})
     for name in ("get_tenant", "tenant_stats", "list_tenant_jobs"):
         call(name, at="acme")
     call("list_tenants")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from cli.target import Exit
 from ojs.clock import ManualClock
 from ojs.domain import times
 from ojs.domain.access import Scope
@@ -17,6 +19,7 @@ from ojs.store.table import keys, values
 from ojs.store.table.table import Put
 from tests.unit.functions.client import Api, Reply
 from tests.unit.functions.keyed import Keyed
+from tests.unit.functions.terminal import bridge, runner
 
 BASE = "/ojs/v1/admin/tenants"
 LIMITS = {
@@ -303,6 +306,28 @@ def test_a_tenant_with_jobs_is_not_deleted(api: Api) -> None:
 def test_a_bad_tenant_is_refused(api: Api, path: str, body: Any, status: int, field: str) -> None:
     reply = api("PUT", f"{BASE}/{path}", body)
     assert (reply.status, reply.error["details"].get("field")) == (status, field), reply.text
+
+
+def test_the_commands(
+    api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bridge(monkeypatch, api)
+    ojs = runner(capsys)
+    limits = ("--max-queue-depth", "5", "--max-enqueue-rate", "1000/PT1M", "--priority-boost", "3")
+    shown = "max_queue_depth=5 max_enqueue_rate=1000/PT1M priority_boost=3"
+    assert ojs("tenants", "set", "acme", *limits).out == f"acme is active  {shown}\n"
+    assert ojs("tenants", "suspend", "acme").out == f"acme is suspended  {shown}\n"
+    header, row = ojs("tenants", "list").out.splitlines()
+    assert header.split() == ["TENANT", "STATE", "AVAILABLE", "ACTIVE", "SCHEDULED", "LIMITS"]
+    assert row.split() == ["acme", "suspended", "0", "0", "0", *shown.split()]
+    none = ("--max-queue-depth", "0", "--max-enqueue-rate", "0", "--priority-boost", "0")
+    assert ojs("tenants", "set", "acme", *none).out == "acme is suspended\n"
+    assert ojs("tenants", "activate", "acme").out == "acme is active\n"
+    assert "available  0" in ojs("tenants", "show", "acme").out.splitlines()
+    assert json.loads(ojs("tenants", "show", "acme", "--json").out)["stats"]["total_jobs"] == 0
+    assert ojs("tenants", "delete", "acme").out == "acme is deleted\n"
+    assert ojs("tenants", "delete", "acme").status == Exit.NOT_FOUND
+    assert ojs("tenants", "set", "acme", "--max-enqueue-rate", "fast").status == Exit.USAGE
 
 
 def test_twins_with_different_values_are_refused(api: Api) -> None:

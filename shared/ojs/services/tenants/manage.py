@@ -88,15 +88,14 @@ class Tenants:
 
         stored, before = retry_on_race(attempt, busy=_BUSY)
         limit, now_ms = stored.max_concurrency, self._clock.now_ms()
-        if limit is not None and (before is None or limit != before.max_concurrency):
+        if limit is not None:
+            # Running jobs count too. A repeated request counts those that an earlier one missed.
             semaphore = keys.tenant_name(name)
-            if before is None or before.max_concurrency is None:
-                # Running jobs count too.
-                found, _ = self._queues.get_many(self._queues.all_names(name))
-                running = CountedPermits(
-                    semaphore, TENANT_PERMIT, limit, semaphore, tuple(found.values()), now_ms
-                )
-                self._repair.count_running(running, now_ms=now_ms)
+            found, _ = self._queues.get_many(self._queues.all_names(name))
+            running = CountedPermits(
+                semaphore, TENANT_PERMIT, limit, semaphore, tuple(found.values()), now_ms
+            )
+            self._repair.count_running(running, now_ms=now_ms)
             self._semaphore.set_limit(semaphore, limit=limit, version=stored.version, now_ms=now_ms)
         return self._status(stored), before is None
 
