@@ -38,6 +38,7 @@ CAPABILITIES = {
     "events": True,
     "fair_scheduling": True,
     "job_ttl": True,
+    "multi_tenancy": True,
     "pause_resume": True,
     "priority_queues": True,
     "rate_limiting": True,

@@ -143,7 +143,7 @@ jobs = Resource("jobs", "jobs", lenient=True)
     "POST /fetch",
     _WORKS,
     FetchAnswer,
-    errors=(409,),
+    errors=(403, 409),
     request=models.FetchRequest,
     example={"queues": ["email", "default"], "count": 5, "worker_id": "worker-1"},
 )

@@ -51,6 +51,7 @@ _COUNTER, _POOL = keys.counter(""), keys.pool("")
 _OPERATION, _BULK_PUSH = keys.operation(""), keys.bulk_push("")
 _CRON_RUNS, _WORKFLOW, _DELIVERY = keys.cron_runs(""), keys.workflow(""), keys.delivery("")
 _HOOK = keys.hook("")
+_TENANT, _OF_TENANT = keys.tenant_record(""), keys.counter(keys.tenant_name(""))
 _IMAGES = {"INSERT": ("NewImage",), "MODIFY": ("OldImage", "NewImage"), "REMOVE": ("OldImage",)}
 # Attributes with content. Only their length is read.
 _CONTENT = frozenset({"body"})
@@ -245,6 +246,10 @@ def _other(record: _Record, *, by_ttl: bool) -> TableChange | None:
         from ojs.projections.webhooks import HookChange
 
         return HookChange.of(*images)
+    if pk.startswith((_TENANT, _OF_TENANT)):
+        from ojs.projections.tenants import of_tenant
+
+        return of_tenant(pk, *images)
     if pk.startswith(_OPERATION):
         return OperationChange.of(*images)
     if pk.startswith(_BULK_PUSH):

@@ -21,6 +21,7 @@ from ojs.domain.pool.worker import check_worker_id
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
 from ojs.domain.rate_limit import limiter as limits
 from ojs.domain.requests import FILLED
+from ojs.domain.tenants import check_tenant
 from ojs.http import models
 from ojs.http.binding import negotiation
 from ojs.http.binding.query import checked
@@ -56,6 +57,7 @@ _CHECKS: Mapping[str, Callable[[str], str]] = {
     "key": _check_key_id,
     "cron job": envelope.check_queue,
     "workflow": envelope.check_job_id,
+    "tenant": check_tenant,
 }
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ojs.domain import jsontext
 from ojs.domain.errors import known
@@ -22,15 +22,25 @@ from ojs.store.table.record import Attribute, Record, member
 from ojs.store.table.table import Delete, OwnMark, Put, Table, Update
 from ojs.store.table.values import Item, Value
 
+if TYPE_CHECKING:
+    from ojs.store.queues.tenants import TenantStore
+
 _NAMES = 1_000
 
 
 class QueueStore:
     """Reads and writes queues."""
 
-    def __init__(self, table: Table, registry: QueueRegistry) -> None:
+    def __init__(
+        self,
+        table: Table,
+        registry: QueueRegistry,
+        tenants: Callable[[], TenantStore] | None = None,
+    ) -> None:
+        """Create the store. `tenants` is called when a queue of a tenant is read."""
         self._table = table
         self._registry = registry
+        self._tenants = tenants
         self._records = QueueRecords(table)
 
     def get(self, name: str) -> Queue | None:
@@ -40,6 +50,8 @@ class QueueStore:
 
     def current(self, name: str) -> Queue | None:
         """Return one queue as `get` does, from its record or any replica. Every enqueue uses it."""
+        if tenant_of(name) is not None:
+            return self.current_many([name])[0].get(name)
         item = self._records.any_copy(name)
         return from_item(name, item) if item else None
 
@@ -67,10 +79,11 @@ class QueueStore:
             The queue, and whether it was created.
         """
         # Race: another request creates the queue. The loser uses the stored queue.
-        return won_or(
+        queue, created = won_or(
             lambda: (self.create(name, {}, now_ms=now_ms, explicit=explicit), True),
             lambda lost: (from_item(name, lost.item or {}), False),
         )
+        return self.with_tenant(queue), created
 
     def create(self, name: str, own: Layer, *, now_ms: int, explicit: bool = False) -> Queue:
         """Create a queue with its own configuration.
@@ -84,7 +97,10 @@ class QueueStore:
 
         Raises:
             LostRace: The queue exists.
+            TenantLimitExceeded: The queue's tenant has the maximum number of queues.
         """
+        if self._tenants is not None and tenant_of(name) is not None:
+            self._tenants().check_room(name)
         # The registry is written first. After a crash in between, sweeps read an empty queue. In
         # the other order, they would never read a queue with jobs.
         self._registry.register(name)
@@ -433,8 +449,23 @@ class QueueStore:
             others: Keys of other items to read in the same call.
             unreadable: Called for each queue that can't be read. If None, an error is raised.
         """
-        there, items = self._records.any_copies(names, others)
-        return _readable(there, unreadable), items
+        names = list(names)
+        if self._tenants is None or not any(map(tenant_of, names)):
+            there, items = self._records.any_copies(names, others)
+            return _readable(there, unreadable), items
+        # Imported on first use: most deployments have no tenants.
+        tenants = self._tenants()
+        asked_ms, unread = tenants.clock.now_ms(), tenants.unread(names)
+        there, items = self._records.any_copies(names, [*others, *unread])
+        tenants.note(unread, items, asked_ms=asked_ms)
+        found = _readable(there, unreadable)
+        return {name: self.with_tenant(queue) for name, queue in found.items()}, items
+
+    def with_tenant(self, queue: Queue) -> Queue:
+        """Return a queue with the record of its tenant, which `current` or `current_many` read."""
+        if self._tenants is None or tenant_of(queue.name) is None:
+            return queue
+        return replace(queue, tenant=self._tenants().known(queue.name))
 
 
 def _readable(there: Mapping[str, Item], unreadable: Unreadable | None) -> dict[str, Queue]:
@@ -569,7 +600,7 @@ QUEUE = Record(
         "pools": Attribute("pools", marks_text, _marks),
         "replicas": Attribute("replicas", _unwritten, None, "N"),
     },
-    apart={"name": None, "layers": _layers},
+    apart={"name": None, "layers": _layers, "tenant": None},
     always=("state", "created"),
 )
 
