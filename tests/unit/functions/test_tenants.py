@@ -314,6 +314,24 @@ def test_lists_and_statistics_of_a_tenant(api: Api) -> None:
     assert acme("GET", "/ojs/v1/events").status == 200
 
 
+def test_the_policy_for_new_queues_of_a_tenant(api: Api) -> None:
+    """Its fields win over those of all tenants. Dead letters stay with the tenant."""
+    policy = "/ojs/v1/queues/_default/config"
+    api("PUT", policy, {"max_size": 9, "concurrency": 3, "dead_letter_queue": "graves"})
+    acme = of(api, "acme")
+    assert acme("PUT", policy, {"max_size": 5}).status == 200
+    acme("POST", JOBS, JOB)
+    api.post(JOBS, JOB)
+    own, stored_own, plain = (
+        asked("GET", f"/ojs/v1/queues/{queue}/config").json["config"]
+        for asked, queue in ((acme, "mail"), (api, "acme:mail"), (api, "mail"))
+    )
+    assert (own["max_size"], own["concurrency"], own["dead_letter_queue"]) == (5, 3, "graves")
+    assert stored_own["dead_letter_queue"] == "acme:graves"
+    assert (plain["max_size"], plain["dead_letter_queue"]) == (9, "graves")
+    assert "acme:_default" not in api.get("/ojs/v1/queues").text
+
+
 # --- the lists of fields --------------------------------------------------------------------------
 
 
