@@ -216,8 +216,8 @@ def everything() -> list[dict[str, Any]]:
     written: list[dict[str, Any]] = []
     for part in (
         _deployment, _states, _texts, _batches, _bounds, _limits, _rates, _pools, _workers,
-        _tenants, _limited_tenants, _dead_letters, _copies, _bulk, _ends, _crons, _replicas, _workflows,
-        _deliveries, _webhooks, _realtime, _durable,
+        _tenants, _limited_tenants, _dead_letters, _copies, _bulk, _ends, _crons, _replicas,
+        _workflows, _deliveries, _webhooks, _realtime, _durable,
     ):  # fmt: skip
         run = Run()
         part(run)
