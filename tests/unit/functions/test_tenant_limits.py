@@ -159,6 +159,14 @@ def test_a_full_tenant_refuses_jobs_in_all_its_queues(api: Api) -> None:
     assert push(api, "beta:mail").status == 201
 
 
+@pytest.mark.requirement("QC-42")
+def test_the_configuration_of_a_queue_is_of_one_tenant(api: Api) -> None:
+    bounded = api("PUT", "/ojs/v1/queues/acme:mail/config", {"max_size": 1})
+    assert bounded.status == 200
+    assert [push(api, "acme:mail").status for _ in range(2)] == [201, 429]
+    assert [push(api, name).status for name in ("beta:mail", "mail") * 2] == [201] * 4
+
+
 def test_a_batch_is_refused_as_a_whole(api: Api) -> None:
     put(api, max_queue_depth=3)
     job = {"type": "report.build", "args": [], "options": {"queue": "acme:mail"}}
