@@ -21,9 +21,9 @@ Configuration = Mapping[str, Any]
 def version(configuration: Configuration, *more: object) -> str:
     """Return the version of a configuration: the value of its ETag.
 
-    Equal configurations have equal versions. `more` are further values that the version covers.
+    Equal configurations have equal versions, whether a number is a float or a Decimal. `more` are further values that the version covers.
     """
-    text = json.dumps([configuration, *more], sort_keys=True, default=str)
+    text = json.dumps([configuration, *more], sort_keys=True, default=float)
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:20]
 
 
@@ -89,13 +89,13 @@ class Edit:
                 as requested, for example after a request whose response was lost.
         """
         found = None if before is None else tag or version(before)
+        self.tag = None if after is None else version(after)
         own = found in self._own
-        if self.conditional and not own and not (before == after if same is None else same):
+        if self.conditional and not own and not (found == self.tag if same is None else same):
             fits = found is None if self.new else found is not None
             if not fits or (self.accepts is not None and found not in self.accepts):
                 raise PreconditionFailed(kind, name, found)
         self.kind, self.name, self.after = kind, name, after
-        self.tag = None if after is None else version(after)
         if not own:
             self.before = before
 
