@@ -21,7 +21,8 @@ Configuration = Mapping[str, Any]
 def version(configuration: Configuration, *more: object) -> str:
     """Return the version of a configuration: the value of its ETag.
 
-    Equal configurations have equal versions, whether a number is a float or a Decimal. `more` are further values that the version covers.
+    Equal configurations have equal versions, whether a number is a float or a Decimal. `more` are
+    further values that the version covers.
     """
     text = json.dumps([configuration, *more], sort_keys=True, default=float)
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:20]

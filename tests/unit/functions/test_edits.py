@@ -27,7 +27,8 @@ POOL = {"queues": ["a"], "concurrency": 5}
 CRON = {"name": "c", "expression": "0 9 * * *", "type": "t", "args": [1]}
 # Kind of configuration → path to read it, method and path to write it, two bodies.
 KINDS: dict[str, tuple[str, str, str, dict[str, Any], dict[str, Any]]] = {
-    "queue": ("queues/q/config", "PUT", "queues/q/config", {"concurrency": 3}, {"concurrency": 4, "max_size": 9}),
+    "queue": ("queues/q/config", "PUT", "queues/q/config",
+        {"concurrency": 3}, {"concurrency": 4, "max_size": 9}),
     "admin queue": ("admin/queues/q/config", "PUT", "admin/queues/q/config",
         {"retention": {"completed": "P1D"}},
         {"retention": {"completed": "P3D", "discarded": "P2D"}}),
