@@ -82,7 +82,7 @@ class Cron:
             "name": self.name,
             "expression": it.expression,
             "timezone": it.timezone,
-            "job_template": {**it.template},
+            "job_template": {"args": [], "meta": {}, "options": {}, **it.template},
             "overlap_policy": it.overlap,
             "enabled": self.enabled,
             **{name: value for name, value in optional.items() if value},
