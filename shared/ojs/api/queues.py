@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ojs import runtime
 from ojs.api import backpressure
@@ -14,7 +14,7 @@ from ojs.domain.errors import InvalidRequest
 from ojs.domain.queue import queue as domain
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layers
 from ojs.domain.queue.queue import DeletionStrategy, QueueState
-from ojs.domain.requests import MAX_SHOWN, not_known
+from ojs.domain.requests import MAX_SHOWN, Field, not_known
 from ojs.http import models
 from ojs.http.answer import Answer, if_true, made, moment, shown, source, unless_empty
 from ojs.http.answers import Count, Etag, Moment, Positive
@@ -26,6 +26,8 @@ from ojs.records import record
 
 # With less time than this, the request stops. The sweep continues the deletion.
 _DELETION_SPARE_MS = 8_000
+
+Own = Annotated[dict[str, Any], Field(description="the fields that are set here, as PUT has them")]
 
 _q: domain.Queue = source()
 _set: tuple[domain.Queue, bool] = source()
@@ -69,6 +71,7 @@ class QueueConfigAnswer(Answer[domain.Queue]):
     state: QueueState = _q.state
     config: QueueConfig = in_force(_q.layers)
     config_sources: ConfigSources = sources(_q.layers)
+    own: Own = made(lambda layers: dict(layers.own), _q.layers)
     etag: Etag = made(lambda layers: version(layers.own), _q.layers)
     created_at: Moment = moment(_q.created_ms)
     updated_at: Moment = shown(
@@ -83,6 +86,7 @@ class QueuePolicyAnswer(Answer[Layers]):
     name: Literal["_default"] = DEFAULT_QUEUE_POLICY
     config: QueueConfig = in_force(_inherited)
     config_sources: ConfigSources = sources(_inherited)
+    own: Own = made(lambda layers: dict(layers.document), _inherited)
     etag: Etag = made(lambda layers: version(layers.document), _inherited)
 
 
