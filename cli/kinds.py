@@ -20,7 +20,7 @@ _PAGE = 100
 _ABSENT = object()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kind:
     """A kind of configuration.
 
