@@ -26,7 +26,12 @@ def add(commands: Any) -> None:
     command(verbs, "list", _list, "list actions, newest first", limit)
     command(verbs, "show", _show, "show who did what, and the fields that changed", _ID)
     command(
-        verbs, "undo", _undo, "restore what was before; fails if it has changed since", _ID, YES
+        verbs,
+        "undo",
+        _undo,
+        "restore the values before; fails if they have changed since",
+        _ID,
+        YES,
     )
 
 

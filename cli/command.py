@@ -1,4 +1,4 @@
-"""Declares a command: its parser, the options that all commands have, and what it runs."""
+"""Declares a command: its parser, the options that all commands have, and its function."""
 
 from __future__ import annotations
 

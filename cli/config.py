@@ -72,7 +72,7 @@ def _load(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _steps(server: Server, options: argparse.Namespace) -> tuple[list[Step], list[str]]:
-    """Return the changes that a file makes, and what it doesn't have. Raises CommandError."""
+    """Return the changes that a file makes, and the names that it omits. Raises CommandError."""
     given, pruned = _load(options.file), set(options.prune)
     steps: list[Step] = []
     unlisted: list[str] = []

@@ -1,6 +1,6 @@
 """The kinds of configuration, each declared once: how it is read, compared, written, and deleted.
 
-Each write has the ETag of what was read, so that it doesn't overwrite a change of somebody else.
+Each write has the ETag of the configuration as read. So it never overwrites a concurrent change.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Kind:
     fields: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     unmanaged: tuple[str, ...] = ()
-    # Field of an answer that has the name, and the field that a request has it in.
+    # Field of an answer that has the name, and the field of a request.
     key: str = "name"
     named: str | None = None
     deletes: bool = True

@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
     command(
         verbs, "on", _maintenance, "begin maintenance",
         argument("--reason", help="reason that others see"),
-        argument("--duration", help="how long it should take: `30m`; it doesn't end by itself"),
+        argument("--duration", help="how long it should take: `30m`; it doesn't end automatically"),
         YES,
     ).set_defaults(enabled=True)  # fmt: skip
     command(verbs, "off", _maintenance, "end maintenance").set_defaults(enabled=False)
@@ -104,7 +104,7 @@ def _direct(directive: str, options: argparse.Namespace) -> None:
     if options.json:
         output.as_json(worker)
     else:
-        print(output.printable(f"{options.name} is told: {directive}"))
+        print(output.printable(f"{options.name} has the directive {directive}"))
 
 
 def _maintenance(options: argparse.Namespace) -> None:

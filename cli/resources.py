@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
         command(verbs, "show", partial(_show, kind), f"show a {kind.one} and its ETag", NAME)
         command(
             verbs, "put" if kind is CRONS else "set", partial(_set, kind),
-            f"change fields of a {kind.one}, or create it; fails if it has changed meanwhile",
+            f"change fields of a {kind.one}, or create it; fails if it changes concurrently",
             NAME,
             argument("fields", nargs="+", type=field, metavar="FIELD=VALUE",
                 help="value as JSON or text, null removes it; `retention.completed=P3D`"),

@@ -1,7 +1,7 @@
-"""Changes of configurations: their precondition (If-Match), and what they changed, for the audit.
+"""Changes of configurations: their precondition (If-Match), and the values before and after.
 
-A service calls `Edit.change` between its read of a configuration and its conditional write. A
-concurrent change makes the write lose its race, so the check always applies to what is replaced.
+A service calls `Edit.change` between its read of a configuration and its conditional write. If the
+configuration changes in between, the write loses its race, and the service checks again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Edit:
     """A change of one configuration by a request.
 
     `accepts` are the versions in If-Match. `existing` requires that the configuration exists, and
-    `new` that it doesn't. `kind` and `name` identify what was changed. `tag` is its new version.
+    `new` that it doesn't. `kind` and `name` identify it. `tag` is its new version.
     """
 
     accepts: frozenset[str] | None = None

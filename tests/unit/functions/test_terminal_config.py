@@ -288,7 +288,7 @@ def test_a_missing_queue_is_paused_only_after_a_question(
 
 def test_workers_and_maintenance(api: Api, ojs: Ojs) -> None:
     api("POST", f"{V1}/workers/register", {"worker_id": "w-1", "queues": ["mail"]})
-    assert ojs("workers", "quiet", "w-1").out == "w-1 is told: quiet\n"
+    assert ojs("workers", "quiet", "w-1").out == "w-1 has the directive quiet\n"
     assert ojs("workers", "stop", "w-1", "--json").objects[0]["directive"] == "terminate"
     assert ojs("workers", "list").out.splitlines()[1].split()[0] == "w-1"
     assert ojs("maintenance", "on").status == Exit.USAGE
