@@ -74,6 +74,8 @@ def _check(server: target.Server, verb: str, name: str, options: argparse.Namesp
     try:
         server.ask("GET", place("admin/queues/{}", name))
     except CommandError as error:
+        if error.status is Exit.NOT_ALLOWED:
+            return  # a key can be allowed to pause, but not to read
         if error.status is not Exit.NOT_FOUND:
             raise
         bulk.confirm(f"Queue '{name}' doesn't exist. Create it, to {verb} it?", options)
