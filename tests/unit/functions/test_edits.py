@@ -15,9 +15,7 @@ from ojs.domain.errors import InvalidRequest
 from ojs.http.answer import fields
 from ojs.http.binding.preconditions import edit_of
 from ojs.store.table.errors import LostRace
-from tests.unit.functions import test_deliveries, test_webhooks
-from tests.unit.functions.test_deliveries import cloud  # noqa: F401
-from tests.unit.functions.test_webhooks import hooks  # noqa: F401
+from tests.unit.functions import hooked
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api, Reply
@@ -204,9 +202,9 @@ def test_a_large_configuration_is_not_in_the_audit(api: Api) -> None:
     assert unknown.status == 404
 
 
-def test_webhooks_have_versions_and_no_secret_in_the_audit(hooks: test_webhooks.Hooks) -> None:  # noqa: F811
+def test_webhooks_have_versions_and_no_secret_in_the_audit(hooks: hooked.Hooks) -> None:
     api, _, _ = hooks
-    path = f"webhooks/subscriptions/{test_webhooks.made(api)}"
+    path = f"webhooks/subscriptions/{hooked.made(api)}"
     old = ask(api, "GET", path).headers["ETag"]
     secret = "whk_another_secret_002"
     api.clock.advance(1)
@@ -221,23 +219,6 @@ def test_webhooks_have_versions_and_no_secret_in_the_audit(hooks: test_webhooks.
     assert ask(api, "DELETE", path, If_Match=old).status == 412
     assert ask(api, "DELETE", path, If_Match="*").status == 200
     assert "undo" not in last(api)  # a new one would have another id and secret
-
-
-def test_deliveries_have_versions_and_no_secret_in_the_audit(
-    cloud: test_deliveries.Cloud,  # noqa: F811
-) -> None:
-    api, path = cloud.api, "admin/deliveries/d"
-    body = {**test_deliveries.REGISTRATION, "name": "d"}
-    old = ask(api, "PUT", path, body).headers["ETag"]
-    secret = {"signing_secret": "whsec_second_secret_of_many_bytes"}
-    new = ask(api, "PUT", path, {**body, "config": secret}, If_Match=old).headers["ETag"]
-    assert "second_secret" not in str(last(api))
-    assert ask(api, "PUT", path, body, If_Match=old).status == 412
-    assert ask(api, "GET", path).headers["ETag"] == new
-    ask(api, "POST", f"{path}/pause")
-    assert undo(api).json["paused"] is False
-    assert ask(api, "DELETE", path, If_Match=old).status == 412
-    assert ask(api, "DELETE", path, If_Match=ask(api, "GET", path).headers["ETag"]).status == 200
 
 
 def test_a_merge_patch_makes_one_of_the_other() -> None:

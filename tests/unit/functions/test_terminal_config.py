@@ -14,9 +14,8 @@ import pytest
 from cli import __main__ as terminal
 from cli import completion, kinds, operate, output
 from cli.target import Exit
-from tests.unit.functions import test_webhooks
+from tests.unit.functions import hooked
 from tests.unit.functions.terminal import Ojs, answers, bridge, runner
-from tests.unit.functions.test_webhooks import hooks  # noqa: F401
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api
@@ -153,7 +152,7 @@ def test_toml_is_read_and_the_policy_is_a_queue(ojs: Ojs, tmp_path: Path) -> Non
 
 
 def test_webhooks_are_exported_without_secrets(
-    hooks: test_webhooks.Hooks,  # noqa: F811
+    hooks: hooked.Hooks,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -161,7 +160,7 @@ def test_webhooks_are_exported_without_secrets(
     api, _, _ = hooks
     bridge(monkeypatch, api)
     ojs = runner(capsys)
-    test_webhooks.made(api, secret="whk_test_secret_001_of_ours")
+    hooked.made(api, secret="whk_test_secret_001_of_ours")
     exported = ojs("config", "export")
     assert "secret" not in exported.out
     content = json.loads(exported.out)
@@ -172,7 +171,7 @@ def test_webhooks_are_exported_without_secrets(
     assert applied.status == Exit.DONE, applied.err
     assert "rotate-secret" in applied.err
     assert json.loads(ojs("config", "export").out)["webhooks"] == wanted["webhooks"]
-    test_webhooks.made(api, secret="whk_test_secret_002_of_ours")
+    hooked.made(api, secret="whk_test_secret_002_of_ours")
     doubled = ojs("config", "export")
     assert "several webhooks" in doubled.err
     assert list(json.loads(doubled.out)["webhooks"]) == [f"{url}/2"]

@@ -50,7 +50,7 @@ class Actions:
             method: HTTP method.
             path: Path of the request. Cut to MAX_PATH characters.
             status: HTTP status of the response.
-            edit: What it changed. Default: not recorded.
+            edit: Change of a configuration. Default: none.
         """
         now_ms = self._clock.now_ms()
         action = OperatorAction(
