@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any, Literal, Union
 
 from ojs_aws import tracing
-from ojs_aws.client.call import Answer, Call, json_object, place
+from ojs_aws.client.call import Answer, Call, if_match_header, json_object, place
 from ojs_aws.client.job import Job
 from ojs_aws.ids import uuid7
 
@@ -746,11 +746,12 @@ def delete_queue(name: str, strategy: str, *, target_queue: str | None = None) -
 # --- cron jobs -------------------------------------------------------------------------------
 
 
-def register_cron(name: str, **definition: Any) -> Call[Answer]:
+def register_cron(name: str, *, if_match: str | None = None, **definition: Any) -> Call[Answer]:
     """Register a cron job, or replace its definition.
 
     Args:
         name: Name of the cron job.
+        if_match: `etag` of the cron job as read. Another one is an ApiError.
         **definition: Fields of the API, for example `expression`, `timezone`, and `job_template`.
 
     Returns:
@@ -760,7 +761,8 @@ def register_cron(name: str, **definition: Any) -> Call[Answer]:
     Raises:
         BadRequest: A field is invalid.
     """
-    return _post("cron", {"name": name, **definition}, repeatable=True)
+    body, headers = {"name": name, **definition}, if_match_header(if_match)
+    return Call("POST", "cron", json_object, body, headers=headers)
 
 
 def preview_cron(

@@ -65,6 +65,10 @@ _ERRORS = {
         "Conflict",
         "The resource is in a different state or already exists. Nothing was changed.",
     ),
+    412: (
+        "PreconditionFailed",
+        "The configuration doesn't have the version in If-Match. Nothing was changed.",
+    ),
     413: ("TooLarge", "The job, the result, or the request is too large."),
     422: (
         "Unprocessable",
@@ -90,6 +94,10 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
     "Location": (
         {"type": "string"},
         "path of the new job, queue, pool, delivery, cron job, workflow or key",
+    ),
+    "ETag": (
+        {"type": "string"},
+        "version of the configuration, for If-Match; counts and states are not part of it",
     ),
     "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before a retry"),
     "X-OJS-Queue-Depth": (
@@ -124,6 +132,7 @@ _BESIDE: Mapping[str, tuple[Mapping[str, Any], str]] = {
 _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "job": ({"type": "string", "pattern": UUID7.pattern}, "the job's id"),
     "operation": ({"type": "string", "pattern": UUID7.pattern}, "the operation's id"),
+    "action": ({"type": "string", "pattern": UUID7.pattern}, "the action's id"),
     "worker": (models.WORKER_ID_SCHEMA, "the worker's id"),
     "queue": (QUEUE_SCHEMA, "the queue's name"),
     "pool": (POOL_SCHEMA, "the worker pool's name"),
@@ -458,9 +467,11 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
         }
     responses: dict[str, Any] = {}
     for status, success in operation.answers.items():
+        tagged = operation.versioned and success.shape and "etag" in dict(fields(success.shape))
+        named = (*_ALWAYS, *success.headers, *(("ETag",) if tagged else ()))
         responses[str(status)] = {
             "description": success.description,
-            "headers": _headers((*_ALWAYS, *success.headers)) | _sometimes(success.sometimes),
+            "headers": _headers(named) | _sometimes(success.sometimes),
         }
         if success.shape is not None:
             ref = _named(success.shape, schemas)["$ref"]

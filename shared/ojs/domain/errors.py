@@ -257,6 +257,20 @@ class Conflict(OjsError):
             self.details["expected_states"] = expected
 
 
+class PreconditionFailed(OjsError):
+    """The configuration doesn't have the version in If-Match. Nothing was changed."""
+
+    code = "precondition_failed"
+
+    def __init__(self, kind: str, name: str, etag: str | None) -> None:
+        """`etag` is the current version, or None if there is none."""
+        state = "doesn't exist" if etag is None else "exists, or has changed since you read it"
+        super().__init__(
+            f"{kind.capitalize()} '{shorten(name)}' {state}. Nothing was changed.",
+            details={"resource": kind, "id": shorten(name)} | ({"etag": etag} if etag else {}),
+        )
+
+
 class KeyTaken(Conflict):
     """The idempotency key in `field` was already used for a different request."""
 

@@ -23,6 +23,7 @@ Moment = Annotated[
 ]
 Id = Annotated[str, Field(json_schema_extra={"format": "uuid", "pattern": UUID7.pattern})]
 Count = Annotated[int, Field(ge=0)]
+Etag = Annotated[str, Field(description="version of the configuration, for If-Match")]
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0)]
 Bound = Annotated[int, Field(ge=1, description="absent when there is none")]

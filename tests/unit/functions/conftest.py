@@ -44,3 +44,9 @@ def api(make_runtime: Callable[..., Runtime], clock: ManualClock) -> Api:
     built = make_runtime()
     runtime.use(built)
     return Api(built, clock)
+
+
+@pytest.fixture
+def hooks(make_runtime: Callable[..., Runtime], clock: ManualClock) -> Hooks:
+    built, endpoint, queue = hooked(make_runtime, clock)
+    return Api(built, clock), endpoint, queue

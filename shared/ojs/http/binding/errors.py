@@ -77,6 +77,8 @@ KINDS: dict[str, ErrorKind] = {
     "method_not_allowed": ErrorKind(405, "OJS-1000", "Use one of the methods in the Allow header."),
     "conflict": ErrorKind(409, "OJS-1005",
         "Read the job or queue again. Another client might have changed it."),
+    "precondition_failed": ErrorKind(412, "OJS-1005",
+        "Read it again, compare, and send the change with the new ETag in If-Match."),
     "limit_reached": ErrorKind(409, "OJS-1005",
         "Delete an entry that is not used, then send the request again."),
     "queue_draining": ErrorKind(409, "OJS-1005",
