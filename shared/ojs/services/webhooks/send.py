@@ -121,11 +121,11 @@ class WebhookSender:
                 attempts.append(_Attempt(at, subscription, delivery, before, posts))
         by_subscription: defaultdict[str, list[tuple[_Attempt, HookOutcome]]] = defaultdict(list)
         results = self._for_each(self._process, attempts)
-        for attempt, (posted, error) in zip(attempts, results, strict=True):
+        for attempt, (posted, failure) in zip(attempts, results, strict=True):
             if posted is not None:
                 by_subscription[attempt.subscription.id].append((attempt, posted))
-            if error is not None:
-                logger.warning("Recording an attempt failed", extra={"reason": str(error)})
+            if failure is not None:
+                logger.warning("Recording an attempt failed", extra={"reason": str(failure)})
                 failed.append(attempt.at)
         for mine in by_subscription.values():
             try:
