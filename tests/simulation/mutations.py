@@ -49,6 +49,7 @@ from tests.simulation.mutations_durable import DURABLE
 from tests.simulation.mutations_keyed import KEYED
 from tests.simulation.mutations_late import LATE, Mutation, dropped, updates
 from tests.simulation.mutations_leases import LEASES
+from tests.simulation.mutations_hooks import HOOKS
 from tests.simulation.mutations_push import PUSH
 from tests.simulation.mutations_rings import RINGS
 from tests.simulation.mutations_workflows import WORKFLOWS
@@ -557,6 +558,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     ),
     **WORKFLOWS,
     **KEYED,
+    **HOOKS,
     **PUSH,
     **RINGS,
     **LATE,
