@@ -250,6 +250,7 @@ class Sender(Operator):
 def hooked(world: World) -> list[Acts]:
     """Jobs, the stream, webhooks of their events, and all that goes wrong with either."""
     hooks = Hooks(world)
+    world.plan.stubborn = 0.3
     world.promises.append(hooks)
     world.hooking = hooks.parts()
     world.run = world.container()

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from ojs.domain.webhooks import HookStatus
 from ojs.projections import unpublished
 from ojs.services.sweeps import SweepReport
 from ojs.services.webhooks.match import WebhookMatcher
@@ -64,6 +63,14 @@ def the_sweep_sends_nothing() -> AbstractContextManager[Any]:
     return mock.patch.object(WebhookSweep, "run_once", return_value=SweepReport({}))
 
 
+def the_directory_is_read_late() -> AbstractContextManager[Any]:
+    """A container takes what a replica told it for the subscriptions that there are."""
+    read = WebhookStore.read_directory
+
+    def reads(self: Any, *, consistent: bool = True) -> Any:
+        return read(self, consistent=False)
+
+    return mock.patch.object(WebhookStore, "read_directory", reads)
 
 
 HOOKS: dict[str, tuple[Mutation, str]] = {
@@ -72,5 +79,6 @@ HOOKS: dict[str, tuple[Mutation, str]] = {
     "failed messages are done": (failed_messages_are_done, "hooks"),
     "held back events are dropped": (held_back_events_are_dropped, "hooks"),
     "failures have no entry": (failures_have_no_entry, "hooks"),
+    "the directory is read late": (the_directory_is_read_late, "hooks"),
     "the sweep sends nothing": (the_sweep_sends_nothing, "hooks"),
 }
