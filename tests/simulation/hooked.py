@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 from ojs import projections
-from ojs.domain.errors import BackendUnavailable
 from ojs.domain.webhooks import (
     SLOW_MS,
     HookDelivery,
@@ -37,7 +36,10 @@ from tests.simulation.invariants import broken
 from tests.simulation.world import Acts, World
 
 # The subscriptions that nobody changes, by what they receive, and one that is changed.
-_KEPT = ({"events": ["job.*"]}, {"events": ["*"], "filter": {"queues": ["default"]}})
+_KEPT: tuple[dict[str, Any], ...] = (
+    {"events": ["job.*"]},
+    {"events": ["*"], "filter": {"queues": ["default"]}},
+)
 _URL = "https://{}.example.com/"
 _HOUR_MS = 3_600_000
 # Hours after which the last attempt was made.
@@ -231,7 +233,7 @@ class Sender(Operator):
     def publish_later(self) -> None:
         self.ask("publish later", lambda: later(self.world, self.run))
 
-    def change(self, name: str, **body: Any) -> None:
+    def change_webhook(self, name: str, **body: Any) -> None:
         self.ask("change webhook", lambda: self.run.webhooks.change(name, body))
 
     def retry_dead(self) -> None:
@@ -271,9 +273,9 @@ def hooked(world: World) -> list[Acts]:
     swept: Acts = [other.sweep_hooks, other.publish_later, partial(other.wait, 31_000)]
     swept += [partial(other.wait, 61_000), other.sweep, other.invoke, other.invoke, other.invoke]
     by_hand: Acts = [
-        partial(one.change, changed, active=False),
-        partial(one.change, changed, active=True),
-        partial(one.change, changed, events=["job.*"]),
+        partial(one.change_webhook, changed, active=False),
+        partial(one.change_webhook, changed, active=True),
+        partial(one.change_webhook, changed, events=["job.*"]),
         one.retry_dead,
     ]
     jobs: Acts = [partial(producer.push, retry=RETRY, large=False), worker.fetch, worker.any]
