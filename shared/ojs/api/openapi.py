@@ -65,6 +65,7 @@ _ERRORS = {
         "Conflict",
         "The resource is in a different state or already exists. Nothing was changed.",
     ),
+    410: ("Gone", "The result of the job has expired."),
     413: ("TooLarge", "The job, the result, or the request is too large."),
     422: (
         "Unprocessable",
@@ -75,6 +76,7 @@ _ERRORS = {
         "A queue is at capacity. Nothing was stored. Retry after `Retry-After` seconds, if set.",
     ),
     500: ("InternalError", "An internal error."),
+    501: ("NotImplemented", "This server doesn't have this optional part of the operation."),
     503: (
         "Unavailable",
         "DynamoDB throttles requests or can't be reached. Retry after `Retry-After` seconds.",
@@ -102,6 +104,7 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
         "depth divided by bound, beyond the queue's warning threshold; of several the fullest",
     ),
     "X-OJS-Batch-Size": ({"type": "integer", "minimum": 1}, "jobs in the request"),
+    "X-OJS-Limit-Clamped": ({"type": "string", "const": "true"}, "limit was above the maximum"),
     "X-OJS-Max-Batch-Size": ({"type": "integer"}, "how many jobs one request may have"),
     "X-RateLimit-Limit": (
         {"type": "integer", "minimum": 0},
@@ -259,14 +262,6 @@ _SHOWN_BACK = {"description": "as shown; without effect, but a name must be that
 _AS_SHOWN = {"description": "as shown; without effect"}
 _SUBSCRIPTION = {"properties": dict.fromkeys(sorted(webhooks.SHOWN_BACK), _AS_SHOWN)}
 _TYPE_RULES: Mapping[str, dict[str, Any]] = {
-    "JobRequest": {
-        "properties": {
-            envelope.RESULT_TTL: {
-                "type": "null",
-                "description": "422 unless null: the field is not supported",
-            }
-        }
-    },
     "RateLimitRequest": _RATE_LIMIT,
     "OverrideRequest": {
         "anyOf": [{"required": [name]} for name in ("concurrency", "rate", "throttle", "limit")],

@@ -1036,6 +1036,17 @@ class ChangeJobRequest(Configuration):
 _NOT_ATOMIC = "must be partial, because the server processes each job separately."
 
 
+MAX_RESULTS = 100
+
+
+class ResultsRequest(Configuration):
+    """Read the results of several jobs."""
+
+    ids: Annotated[list[JobId], Field(min_length=1, max_length=MAX_RESULTS)] = Field(
+        description="each job once"
+    )
+
+
 class JobsRequest(Configuration):
     """Base of bulk requests for jobs. Empty and null fields are rejected."""
 

@@ -278,6 +278,15 @@ def test_a_limited_key_touches_its_queues_only(operation: Operation, keyed: Keye
         assert api.ask(operation, queue="my.own", job=mine).status not in (401, 403)
 
 
+def test_a_result_out_of_reach_looks_like_none(keyed: Keyed) -> None:
+    ids = {name: push(keyed, name) for name in ("mine", "theirs")}
+    for job_id in ids.values():
+        keyed.holding(keyed.make("owner", *ALL_SCOPES))("DELETE", f"/ojs/v1/jobs/{job_id}")
+    reply = limited(keyed)("POST", "/ojs/v1/jobs/results", {"ids": list(ids.values())})
+    assert reply.json["results"][ids["mine"]]["state"] == "cancelled"
+    assert reply.json["results"][ids["theirs"]] is None
+
+
 REFUSED: tuple[tuple[str, str, Any, dict[str, str]], ...] = (
     ("POST", "/ojs/v1/workers/fetch", {"queues": ["mine", "theirs"]}, {}),
     ("POST", "/ojs/v1/workers/fetch", {"worker_id": "w"}, {}),
