@@ -953,8 +953,9 @@ def create_key(name: str, scopes: Sequence[str], **limits: Any) -> Call[Answer]:
     Args:
         name: Name of the holder. Jobs and the `producers` setting of a queue use it.
         scopes: Scopes of the key.
-        **limits: `queues` (list of queue names or patterns, default: all queues) and `expires_at`
-            (RFC 3339, or '+' and an ISO 8601 duration; default: never).
+        **limits: `queues` (list of queue names or patterns, default: all queues), `expires_at`
+            (RFC 3339, or '+' and an ISO 8601 duration; default: never), and `max_requests_per_s`
+            (default: no limit).
 
     Returns:
         As a client method: the key and its secret as a JSON object. As a function: the unsent
@@ -973,8 +974,9 @@ def create_role(name: str, role: str, scopes: Sequence[str], **limits: Any) -> C
         name: Name of the holder. Jobs and the `producers` setting of a queue use it.
         role: ARN of the IAM role or user.
         scopes: Scopes of the role.
-        **limits: `queues` (list of queue names or patterns, default: all queues) and `expires_at`
-            (RFC 3339, or '+' and an ISO 8601 duration; default: never).
+        **limits: `queues` (list of queue names or patterns, default: all queues), `expires_at`
+            (RFC 3339, or '+' and an ISO 8601 duration; default: never), and `max_requests_per_s`
+            (default: no limit).
 
     Returns:
         As a client method: the grant as a JSON object. As a function: the unsent request (`Call`).

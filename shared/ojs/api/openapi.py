@@ -73,7 +73,7 @@ _ERRORS = {
     ),
     429: (
         "QueueFull",
-        "A queue is at capacity. Nothing was stored. Retry after `Retry-After` seconds, if set.",
+        "A queue is full, or the key exceeds its limit of requests. Nothing was stored.",
     ),
     500: ("InternalError", "An internal error."),
     501: ("NotImplemented", "This server doesn't have this optional part of the operation."),
@@ -463,7 +463,7 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
         if success.text:
             content = responses[str(status)].setdefault("content", {})
             content[success.text_type] = {"schema": {"type": "string"}}
-    for status in (*operation.errors, *COMMON_ERRORS, *((401, 403) if closed else ())):
+    for status in (*operation.errors, *COMMON_ERRORS, *((401, 403, 429) if closed else ())):
         # A failed health check has its own body.
         ref = f"#/components/responses/{_ERRORS[status][0]}"
         responses.setdefault(str(status), {"$ref": ref})
@@ -556,10 +556,12 @@ def _content(ref: str, example: Any = None) -> dict[str, Any]:
 
 
 def _error(status: int) -> dict[str, Any]:
-    extra = {503: ("Retry-After",), 429: ("X-OJS-Queue-Depth", "X-OJS-Queue-Bound")}
-    # Optional, because a batch that can never fit doesn't get the header.
+    extra = {503: ("Retry-After",)}
+    # Optional, because a batch that can never fit doesn't get the header, and because the limit of
+    # a key is none of a queue.
     sometimes = {
-        409: ("Retry-After",), 413: ("X-OJS-Max-Batch-Size",), 429: ("Retry-After",),
+        409: ("Retry-After",), 413: ("X-OJS-Max-Batch-Size",),
+        429: ("X-OJS-Queue-Depth", "X-OJS-Queue-Bound", "Retry-After"),
     }  # fmt: skip
     example = _ERROR_EXAMPLE if status == 404 else None
     return {

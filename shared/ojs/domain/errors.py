@@ -338,6 +338,21 @@ class NotStored(OjsError):
         )
 
 
+class TooManyRequests(OjsError):
+    """The access key exceeds its limit of requests."""
+
+    code = "rate_limited"
+    retryable = True
+
+    def __init__(self, limit: int) -> None:
+        """Create the error. `limit` is in requests a second."""
+        super().__init__(
+            f"The access key allows {limit} requests per second.",
+            details={"limit": limit},
+            retry_after_s=1,
+        )
+
+
 class QueueFull(OjsError):
     """The queue is at capacity (ojs-backpressure, section 7.1). Nothing was stored.
 

@@ -101,6 +101,8 @@ KINDS: dict[str, ErrorKind] = {
         "Correct the jobs that have a different error and send all jobs again."),
     "metadata_too_large": ErrorKind(413, "OJS-1010",
         "Put large values into args, and only small values into meta."),
+    "rate_limited": ErrorKind(429, "OJS-6000",
+        "Send fewer requests, or ask an operator for a key with a higher max_requests_per_s."),
     "QUEUE_FULL": ErrorKind(429, "OJS-6001",
         "Nothing was stored. Retry after the time in Retry-After. Without it, send fewer jobs."),
     "middleware_refused": ErrorKind(422, "OJS-1000",
