@@ -668,6 +668,7 @@ def get_result(request: Request) -> Reply:
     ResultsAnswer,
     request=models.ResultsRequest,
     example={"ids": ["019414d4-8b2e-7c3a-b5d1-f0e2a3b4c5d6"]},
+    name="results",
 )
 def get_results(request: Request) -> Reply:
     """Read the results of several jobs."""

@@ -42,7 +42,7 @@ OWN_SCOPE = {"stream_events": Scope.ADMIN_READ}
 # So has a request for results.
 UNREFUSED = (
     "beat",
-    "get_results",
+    "results",
     "list_crons",
     "crons_list_crons",
     "list_workflows",
