@@ -233,7 +233,7 @@ _HISTORY = (
     *listed("queues", "queue", pattern=f"({QUEUE_PATTERN})", what="only events of these queues"),
     *listed("job_types", "job_type", pattern=f"({TYPE_PATTERN})",
         what="only events of jobs of these types"),
-    Parameter("query", {"type": "string"}, "501: there is no search for text"),
+    Parameter("query", {"type": "string"}, "501: texts are not searched"),
     Parameter("limit", {"type": "integer", "minimum": 1, "default": DEFAULT_LIMIT},
         f"most events of one answer; above {MAX_EVENTS}: {MAX_EVENTS}"),
     Parameter("cursor", _CURSOR, "`next_cursor` of the answer before"),

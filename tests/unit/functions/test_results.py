@@ -74,6 +74,27 @@ def test_a_result_with_no_time_to_live_is_not_stored(api: Api, result: str) -> N
     assert api.get(f"/ojs/v1/jobs/{job_id}").json["state"] == "completed"
 
 
+@pytest.mark.parametrize("count", [2, 30])
+def test_the_time_to_live_of_jobs_in_a_batch(api: Api, count: int) -> None:
+    job = {"type": "a.b", "args": [], "result_ttl": 5}
+    assert api.post("/ojs/v1/jobs/batch", {"jobs": [job] * count}).status == 201
+    (claimed, *_) = api.fetch(worker_id="w")
+    assert claimed["result_ttl"] == 5
+    api.post(f"/ojs/v1/jobs/{claimed['id']}/ack", {"worker_id": "w", "result": 1})
+    assert api.get(f"/ojs/v1/jobs/{claimed['id']}/result").json["result"] == 1
+    api.clock.advance(5 * SECOND_MS)
+    assert api.get(f"/ojs/v1/jobs/{claimed['id']}/result").status == 410
+
+
+def test_the_time_to_live_of_jobs_of_a_cron_job(api: Api) -> None:
+    template = {"type": "a.b", "args": [], "options": {"result_ttl": 0}}
+    cron = {"name": "c", "cron": "@daily", "job_template": template}
+    assert api.post("/ojs/v1/cron", cron).status == 201
+    assert api.post("/ojs/v1/cron/c/trigger").status in (200, 201)
+    (claimed,) = api.fetch(worker_id="w")
+    assert claimed["result_ttl"] == 0
+
+
 def test_waiting_for_a_result_that_is_not_stored_is_refused(api: Api) -> None:
     job = api.post("/ojs/v1/jobs", {"type": "a.b", "args": [], "result_ttl": 0}).json["job"]
     reply = api.get(f"/ojs/v1/jobs/{job['id']}/result", wait="true")
