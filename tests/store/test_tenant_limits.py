@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ojs.domain.errors import TenantLimitExceeded, TenantSuspended
+from ojs.domain.errors import BackendContended, TenantLimitExceeded, TenantSuspended
 from ojs.domain.job import envelope
 from ojs.services.tenants.quotas import COUNTED_MS
 from ojs.store.permits import semaphore
@@ -106,6 +106,18 @@ def test_the_rate_is_never_exceeded_and_hardly_missed(
         sum(count for ms, count in stored if start <= ms < start + PERIOD_MS) for start, _ in stored
     ]
     assert least <= within[0] <= max(within) <= 200
+
+
+def test_a_lost_race_for_the_rate_is_not_a_refusal(
+    exact: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact.run.tenants.put("acme", {"max_enqueue_rate": RATE})
+    exact.run.queues.create("acme:mail", {})
+    monkeypatch.setattr("ojs.store.permits.rate_window.wins", lambda _: False)
+    with pytest.raises(BackendContended):
+        push(exact.run)
+    monkeypatch.undo()
+    assert push(exact.run) == 1
 
 
 def test_records_of_others_are_noticed(exact: World) -> None:
