@@ -163,6 +163,9 @@ class DeploymentSettings(BaseModel):
     Cognito resource server. Scopes without the prefix are ignored."""
     jwt_tenant_claim: str = Field("ojs_tenant", pattern=r"^[!-~]{1,200}$")
     """authorizer=jwt: claim with the tenant of the caller. A token without it has no tenant."""
+    tenant_from_meta: bool = False
+    """Whether `meta.tenant_id` of new jobs selects the tenant, if the caller has none and sends no
+    header. Jobs of queues that share turns by this field then move to queues of tenants."""
     cors_origins: Annotated[tuple[_Origin, ...], _Listed] = ()
     """Origins of web pages that can use the API, for example https://jobs.example.com. On the
     command line separated by commas. Empty: none."""

@@ -517,7 +517,7 @@ class Generated:
     @Method
     @staticmethod
     def get_queue_policy() -> Call[Answer]:
-        """Read the policy for new queues.
+        """Read the policy for new queues, or that of the caller's tenant.
 
         Returns:
             The JSON object of the response.
@@ -1439,7 +1439,7 @@ class Generated:
     @Method
     @staticmethod
     def set_queue_policy(**body: Any) -> Call[Answer]:
-        """Change the policy for new queues.
+        """Change the policy for new queues, or that of the caller's tenant.
 
         Args:
             **body: Fields of the request: `max_size`, `max_depth`, `max_size_bytes`,

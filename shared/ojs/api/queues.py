@@ -260,15 +260,15 @@ def delete_queue(request: Request) -> Reply:
     return Reply(QueueDeletedAnswer.of(_Deleted(request.named, deletion, gone)), 202)
 
 
-@policy.endpoint("GET", Permission(Scope.ADMIN_READ, QueueScope.ALL), _POLICY)
-def get_queue_policy(_request: Request) -> Reply:
-    """Read the policy for new queues."""
-    return _policy(runtime.current().queues.policy())
+@policy.endpoint("GET", Permission(Scope.ADMIN_READ, QueueScope.TENANT), _POLICY)
+def get_queue_policy(request: Request) -> Reply:
+    """Read the policy for new queues, or that of the caller's tenant."""
+    return _policy(runtime.current().queues.policy(request.principal.tenant))
 
 
 @policy.endpoint(
     "PUT",
-    Permission(Scope.ADMIN_WRITE, QueueScope.ALL),
+    Permission(Scope.ADMIN_WRITE, QueueScope.TENANT),
     _POLICY,
     request=models.ConfigureQueueRequest,
     example={
@@ -292,8 +292,9 @@ def get_queue_policy(_request: Request) -> Reply:
     strict_query=False,
 )
 def set_queue_policy(request: Request) -> Reply:
-    """Change the policy for new queues."""
-    return _policy(runtime.current().queues.set_policy(request.object()))
+    """Change the policy for new queues, or that of the caller's tenant."""
+    config, tenant = request.object(), request.principal.tenant
+    return _policy(runtime.current().queues.set_policy(config, tenant))
 
 
 def _policy(layers: Layers) -> Reply:

@@ -18,6 +18,7 @@ from typing import Any
 from ojs.domain.events.event import Event
 from ojs.domain.job.job import Job
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
+from ojs.domain.tenants import local_name
 from ojs.projections.bulk import BulkPushChange, OperationChange
 from ojs.projections.changes import TableChange
 from ojs.projections.crons import CronRunChange
@@ -297,7 +298,7 @@ def _stored_job(item: Item) -> Job:
 
 def _queue(record: _Record) -> QueueChange:
     name = record.pk.removeprefix(_QUEUE)
-    policy = name == DEFAULT_QUEUE_POLICY
+    policy = local_name(name) == DEFAULT_QUEUE_POLICY
     before, after = (
         # The policy for new queues always exists. No request creates it.
         None if item is None and not policy else queues.from_item(name, item or {})

@@ -76,6 +76,24 @@ class Authorizer:
 
         return tenancy.acting(principal, headers)
 
+    def acting_in(self, request: Request) -> Principal:
+        """Return the caller of a push, limited to the tenant that `meta` of its jobs names.
+
+        Only with the setting `tenant_from_meta`, and for a caller without a tenant. Raises
+        InvalidRequest for several tenants, and PermissionDenied for one out of reach.
+        """
+        principal = request.principal
+        if (
+            not self._current().settings.tenant_from_meta
+            or _TENANT_HEADERS & request.headers.keys()
+        ):
+            return principal
+        from ojs.http.binding import tenancy
+
+        if principal.tenant is not None or not tenancy.is_push(request.operation):
+            return principal
+        return tenancy.acting_by_meta(principal, request.object())
+
     def permit(self, principal: Principal, operation: Operation) -> None:
         """Raise PermissionDenied if the caller's scopes or queue scope exclude the operation."""
         needed = operation.permission

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from types import ModuleType
 from typing import Any, cast
@@ -147,6 +148,9 @@ class Application:
             trace=call.trace,
             path_rest=path[len(before) :].split("/", 2)[-1] if parameter else "",
         )
+        call.principal = self._guard.acting_in(request)
+        if call.principal is not principal:
+            request = replace(request, principal=call.principal)
         self._guard.admit(request)
         request.check_no_body()
         request.check_filled()

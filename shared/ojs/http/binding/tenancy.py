@@ -6,7 +6,7 @@ The caller sends and receives local names (`mail`). Services and the store only 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -15,7 +15,7 @@ from ojs.domain.access import Principal
 from ojs.domain.errors import InvalidRequest, forbidden
 from ojs.domain.job.copies import META as COPY_META
 from ojs.domain.job.job import DEFAULT_QUEUE
-from ojs.domain.tenants import DEFAULT, check_tenant, qualified, tenant_of
+from ojs.domain.tenants import DEFAULT, check_tenant, is_tenant, qualified, tenant_of
 
 if TYPE_CHECKING:
     from ojs.http.endpoint import Operation
@@ -37,6 +37,10 @@ CONTENT = frozenset(
 )  # fmt: skip
 # Requests whose field `name` is the name of a queue or a cron job.
 NAMED_REQUESTS = frozenset({"CreateQueueRequest", "CronRequest"})
+# Requests with new jobs.
+_PUSHES = frozenset(
+    {"JobRequest", "BatchRequest", "BulkPushRequest", "WorkflowRequest", "CronRequest"}
+)
 # Subjects of paths that are names.
 _SUBJECTS = frozenset({"queue", "cron job"})
 # Fields of a workflow with steps.
@@ -78,6 +82,42 @@ def acting(principal: Principal, headers: Mapping[str, str]) -> Principal:
     if not found.queues:
         raise forbidden()
     return found
+
+
+def is_push(operation: Operation) -> bool:
+    """Return whether a request has new jobs."""
+    model = operation.request
+    return operation.method == "POST" and model is not None and model.__name__ in _PUSHES
+
+
+def acting_by_meta(principal: Principal, body: Mapping[str, Any]) -> Principal:
+    """Return the caller of a push, limited to the tenant in `meta.tenant_id` of its jobs.
+
+    Jobs without this field get the tenant of the others. Raises InvalidRequest for several tenants,
+    or for a malformed one, and PermissionDenied.
+    """
+    found = {jsontext.dumps(each): each for each in _tenants_in(body)}
+    if len(found) > 1:
+        rule = "must be the same in all jobs of a request"
+        raise InvalidRequest("meta.tenant_id", rule, value=next(reversed(found.values())))
+    for tenant in found.values():
+        if not isinstance(tenant, str) or not is_tenant(tenant):
+            raise InvalidRequest("meta.tenant_id", "must be a tenant ID", value=tenant)
+        return acting(principal, {"x-ojs-tenant": tenant})
+    return principal
+
+
+def _tenants_in(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for each in value:
+            yield from _tenants_in(each)
+    elif isinstance(value, dict):
+        meta = value.get("meta")
+        if isinstance(meta, dict) and "tenant_id" in meta:
+            yield meta["tenant_id"]
+        for key, each in value.items():
+            if key not in CONTENT:
+                yield from _tenants_in(each)
 
 
 # --- requests -------------------------------------------------------------------------------------

@@ -180,19 +180,20 @@ class QueueConfiguration:
         window = starts.window(queue.config.rate_period_ms or 1, now_ms)
         return QueueUsage(queue, permits, window, now_ms)
 
-    def policy(self) -> Layers:
-        """Return the policy for new queues (`_default`). Empty if none is set."""
-        return self._queues.policy()
+    def policy(self, tenant: str | None = None) -> Layers:
+        """Return the policy for new queues (`_default`), or a tenant's. Empty if none is set."""
+        return self._queues.policy(tenant)
 
-    def set_policy(self, config: object) -> Layers:
+    def set_policy(self, config: object, tenant: str | None = None) -> Layers:
         """Change the policy for queues that are created later. Raises InvalidRequest."""
         changes = queue_config.parse(config, policy=True)
 
         def change() -> Layers:
-            seen = self._queues.policy().own
+            seen = self._queues.policy(tenant).own
             own = queue_config.merge(seen, changes)
             queue_config.whole(Layers(own))
-            return self._queues.set_policy(seen, own, now_ms=self._clock.now_ms())
+            now_ms = self._clock.now_ms()
+            return self._queues.set_policy(seen, own, now_ms=now_ms, tenant=tenant)
 
         return until_won(change)
 

@@ -12,7 +12,7 @@ from ojs.domain import jsontext
 from ojs.domain.errors import known
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layer, Layers, inherited
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, PoolMark, Queue, QueueState
-from ojs.domain.tenants import tenant_of
+from ojs.domain.tenants import local_name, qualified, tenant_of
 from ojs.store.queues.registry import QueueRegistry, in_registry
 from ojs.store.queues.replicas import QueueRecords, replicas_for
 from ojs.store.table import keys
@@ -118,12 +118,18 @@ class QueueStore:
             own: Configuration of the queue.
             now_ms: Current time in milliseconds since the epoch.
         """
-        layers = Layers(own, inherited(self.policy().own, name))
+        policy = self.policy().own
+        if (tenant := tenant_of(name)) is not None:
+            policy = {**policy, **self.policy(tenant).own}
+        layers = Layers(own, inherited(policy, name))
         return Queue(name, created_ms=now_ms, layers=layers)
 
-    def policy(self) -> Layers:
-        """Read the policy for new queues (`_default`), strongly consistent. It can be empty."""
-        item = self._table.get(keys.queue(DEFAULT_QUEUE_POLICY), keys.RECORD)
+    def policy(self, tenant: str | None = None) -> Layers:
+        """Read the policy for new queues (`_default`), strongly consistent. It can be empty.
+
+        `tenant` reads the policy of a tenant. Its fields have precedence for queues of the tenant.
+        """
+        item = self._table.get(keys.queue(qualified(tenant, DEFAULT_QUEUE_POLICY)), keys.RECORD)
         return _layers(item or {})
 
     def configure(self, queue: Queue, own: Layer, *, now_ms: int) -> Queue:
@@ -165,7 +171,7 @@ class QueueStore:
         own: OwnMark | None = None,
     ) -> Item:
         """Change a queue's item and return it. Raises LostRace."""
-        if name != DEFAULT_QUEUE_POLICY:
+        if local_name(name) != DEFAULT_QUEUE_POLICY:
             self._registry.note(name, changes=True)
         change = Update(
             keys.queue(name),
@@ -202,13 +208,16 @@ class QueueStore:
         setting = {name: 1 for name, missing in wanted.items() if missing}
         self._change(queue.name, f"attribute_exists(pk) AND {unchanged}", values, setting=setting)
 
-    def set_policy(self, seen: Layer, own: Layer, *, now_ms: int) -> Layers:
+    def set_policy(
+        self, seen: Layer, own: Layer, *, now_ms: int, tenant: str | None = None
+    ) -> Layers:
         """Replace the policy for new queues.
 
         Args:
             seen: Policy as read.
             own: New policy.
             now_ms: Current time in milliseconds since the epoch.
+            tenant: The tenant whose policy changes. Default: that of all tenants.
 
         Raises:
             LostRace: The policy has changed.
@@ -219,7 +228,8 @@ class QueueStore:
             unchanged = f"(attribute_not_exists(#config) OR {unchanged})"
         setting: dict[str, Value] = {"config": _text(own), "configured": now_ms}
         values: dict[str, Value] = {":seen": _text(seen)}
-        return _layers(self._change(DEFAULT_QUEUE_POLICY, unchanged, values, setting=setting))
+        name = qualified(tenant, DEFAULT_QUEUE_POLICY)
+        return _layers(self._change(name, unchanged, values, setting=setting))
 
     def set_state(self, name: str, state: QueueState, *, now_ms: int) -> Queue:
         """Pause or resume a queue.
