@@ -33,6 +33,7 @@ SUBJECTS = {
     "delivery": "d1",
     "subscription": "sub_0123456789abcdef",
     "key": "0123456789abcdef",
+    "action": "01968f2a-0000-7000-8000-000000000000",
     "tenant": "acme",
 }
 # Each job is pushed for itself, and so refused.
@@ -40,7 +41,15 @@ EACH_FOR_ITSELF = "enqueue_bulk"
 # A beat only counts the jobs that it names; a list has what is within reach.
 # Its scope depends on the channel; without one it is that of all events.
 OWN_SCOPE = {"stream_events": Scope.ADMIN_READ}
-UNREFUSED = ("beat", "list_crons", "crons_list_crons", "list_workflows", "stream_events")
+# So has a request for results.
+UNREFUSED = (
+    "beat",
+    "results",
+    "list_crons",
+    "crons_list_crons",
+    "list_workflows",
+    "stream_events",
+)
 
 
 @dataclass
