@@ -14,6 +14,7 @@ from ojs.runtime import Runtime
 from ojs.settings import Settings
 from ojs.store.table import schema
 from tests.unit.functions.client import Api, MemoryBlobs
+from tests.unit.functions.hooked import Hooks, hooked
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
