@@ -48,6 +48,10 @@ def add(commands: Any) -> None:
         create.add_argument(
             "--expires", metavar="WHEN", help="expiry time: RFC 3339, or +P90D; default: never"
         )
+        create.add_argument(
+            "--max-requests-per-s", type=int, metavar="N",
+            help="limit of requests per second; default: none",
+        )  # fmt: skip
         create.set_defaults(run=_create, role=None)
         listed = actions.add_parser("list", help=f"list all {what}, without secrets")
         listed.set_defaults(run=_list, only_roles=what == "roles")
@@ -68,6 +72,8 @@ def _create(options: argparse.Namespace) -> None:
         limits["queues"] = options.queue
     if options.expires:
         limits["expires_at"] = options.expires
+    if options.max_requests_per_s is not None:
+        limits["max_requests_per_s"] = options.max_requests_per_s
     if options.role is not None:
         made = server.create_role(options.name, options.role, options.scope, **limits)
         print(json.dumps(made) if options.json else printable(_line(made["key"])))

@@ -657,6 +657,22 @@ class Generated:
 
     @Method
     @staticmethod
+    def job_lineage(job_id: str) -> Call[Answer]:
+        """Read which jobs a job comes from, and which follow it.
+
+        Args:
+            job_id: ID of the job.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("jobs/{}/lineage", job_id), json_object)
+
+    @Method
+    @staticmethod
     def list_actions(**query: Any) -> Call[Answer]:
         """List the actions of operators.
 
@@ -1393,6 +1409,23 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", "admin/scheduling/stats", json_object, query=query)
+
+    @Method
+    @staticmethod
+    def search_history(**query: Any) -> Call[Answer]:
+        """Search the history of all jobs.
+
+        Args:
+            **query: Query parameters: `start`, `end`, `event_types`, `queues`, `queue`,
+                `job_types`, `job_type`, `query`, `limit`, `cursor`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", "history", json_object, query=query)
 
     @Method
     @staticmethod

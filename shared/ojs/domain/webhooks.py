@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from ojs.domain import jsontext
-from ojs.domain.delivery.breaker import Breaker
+from ojs.domain.delivery.breaker import Breaker, BreakerState
 from ojs.domain.delivery.delivery import SUBSCRIPTION_ID, Delivery, Endpoint
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.events.event import matches
@@ -36,6 +36,9 @@ OLD_SECRET_MS = 86_400_000
 # A subscription is disabled after this time (ms) without a success and this number of failures.
 FAILING_MS = 3 * 86_400_000
 FAILING_COUNT = 20
+# Duration (ms) from which an attempt is slow. The attempts of an endpoint whose breaker is closed
+# end then, because invocations are shared. Afterwards they have `timeout_s`, in one invocation.
+SLOW_MS = 3_000
 ID = SUBSCRIPTION_ID
 _OWN = "webhook."
 # A subscription to this event could receive the failures of the same subscription.
@@ -131,6 +134,25 @@ class Subscription:
         return replace(
             self, paused=False, disabled=None, breaker=Breaker(), failing_ms=None, failing=0
         )
+
+    @property
+    def slow(self) -> bool:
+        """Whether the endpoint responds slowly. Then its breaker is half open from the start."""
+        return self.breaker.until_ms is not None and not self.breaker.open_ms
+
+    def after_success(self) -> Subscription:
+        """Return the subscription after a successful attempt."""
+        return replace(self, failing_ms=None, failing=0, breaker=self.breaker.after_success())
+
+    def tried(self, now_ms: int, *, slow: bool) -> Subscription:
+        """Return the subscription after attempts, whose outcomes it contains.
+
+        `slow` means that one of them took SLOW_MS.
+        """
+        breaker = replace(self.breaker, trial_ms=None)
+        if slow and breaker.state(now_ms) is not BreakerState.OPEN:
+            breaker = Breaker(breaker.faults, now_ms)
+        return replace(self, breaker=breaker)
 
     def after_failure(self, now_ms: int, status: int, *, fault: bool) -> Subscription:
         """Return the subscription after a failed attempt, disabled if it fails for days."""

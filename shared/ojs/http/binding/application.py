@@ -188,9 +188,9 @@ class Application:
             # An unauthenticated caller can't learn which paths exist. A browser's preflight
             # request is exempt, because it has no key.
             self._who(call)
+        if method != "OPTIONS" and (feature := self._routes.refused(method, path)) is not None:
+            raise Unsupported(feature.message, details={"feature": feature.name})
         if not allowed:
-            if (feature := self._routes.missing(path)) is not None:
-                raise Unsupported(feature.message, details={"feature": feature.name})
             raise NotFound("route", f"{method} {path}")
         if method == "OPTIONS":
             return Reply(None, 204, negotiation.preflight_headers(allowed))

@@ -127,14 +127,12 @@ class Webhooks:
         """Return a page of subscriptions, ordered by ID. Raises InvalidRequest."""
         if cursor is not None and not domain.ID.fullmatch(cursor):
             raise InvalidRequest("cursor", BAD_CURSOR, value=cursor)
-        ids = [
-            each
-            for each in sorted(self._webhooks.read_directory().entries)
-            if each > (cursor or "")
-        ]
+        all_ids = sorted(self._webhooks.read_directory().entries)
+        ids = [each for each in all_ids if each > (cursor or "")]
         found = self._webhooks.get_many(ids[:limit])
         page = [found[each] for each in ids[:limit] if each in found]
-        return Page(self._seen(page), ids[limit - 1] if len(ids) > limit else None)
+        more = ids[limit - 1] if len(ids) > limit else None
+        return Page(self._seen(page), more, len(all_ids))
 
     def change(
         self,

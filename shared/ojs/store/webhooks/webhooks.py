@@ -272,7 +272,7 @@ class WebhookDirectory:
         """Return what subscriptions receive. One call in REMEMBERED_MS. Raises OjsError."""
         now_ms = self._clock.now_ms()
         if self._seen is None or not 0 <= now_ms - self._seen[0] < REMEMBERED_MS:
-            self._seen = (now_ms, self._store.read_directory(consistent=False))
+            self._seen = (now_ms, self._store.read_directory())
         return self._seen[1].entries
 
     def forget(self) -> None:
