@@ -200,7 +200,7 @@ class Delivery:
         return None if self.function is None else unqualified(self.function)
 
     @property
-    def version(self) -> int:
+    def make_version(self) -> int:
         """A number that increases with each change, even if the delivery is deleted and created
         again.
         """
@@ -224,9 +224,9 @@ class Delivery:
     @property
     def etag(self) -> str:
         """The version of the configuration. Also changes with a secret."""
-        from ojs.domain.edits import version  # only requests of operators need it
+        from ojs.domain.edits import make_version  # only requests of operators need it
 
-        return version(self.configuration, self.version)
+        return make_version(self.configuration, self.version)
 
     @property
     def semaphore(self) -> str:
