@@ -200,7 +200,7 @@ class Delivery:
         return None if self.function is None else unqualified(self.function)
 
     @property
-    def make_version(self) -> int:
+    def version(self) -> int:
         """A number that increases with each change, even if the delivery is deleted and created
         again.
         """
