@@ -10,10 +10,10 @@ from unittest import mock
 import pytest
 
 from ojs.api.operations import OPERATIONS
-from ojs.domain.edits import merge_patch, version
+from ojs.domain.edits import make_version, merge_patch
 from ojs.domain.errors import InvalidRequest
 from ojs.http.answer import fields
-from ojs.http.binding.preconditions import edit_of
+from ojs.http.binding.preconditions import read_edit
 from ojs.store.table.errors import LostRace
 from tests.unit.functions import hooked
 
@@ -229,8 +229,10 @@ def test_a_merge_patch_makes_one_of_the_other() -> None:
     assert merge_patch(now, wanted) == {
         "a": None, "b": {"x": 3, "y": None}, "c": [2], "e": {"n": 1},
     }  # fmt: skip
-    assert version({"a": Decimal("0.1")}) == version({"a": 0.1})
-    assert version({"a": 1, "b": 2}) == version({"b": 2, "a": 1}) != version({"a": 1})
+    assert make_version({"a": Decimal("0.1")}) == make_version({"a": 0.1})
+    assert (
+        make_version({"a": 1, "b": 2}) == make_version({"b": 2, "a": 1}) != make_version({"a": 1})
+    )
 
 
 def test_each_versioned_operation_checks_preconditions() -> None:
@@ -239,12 +241,12 @@ def test_each_versioned_operation_checks_preconditions() -> None:
     for operation in writes:
         sent = {"if-match": '"a"'}
         if operation.versioned:
-            found = edit_of(operation, sent)
+            found = read_edit(operation, sent)
             assert found is not None
             assert found.accepts == {"a"}
         else:
             with pytest.raises(InvalidRequest):
-                edit_of(operation, sent)
+                read_edit(operation, sent)
     for operation in OPERATIONS:
         shapes = [each.shape for each in operation.answers.values() if each.shape]
         tagged = any("etag" in dict(fields(shape)) for shape in shapes)
