@@ -47,7 +47,7 @@ _UNSUBSCRIBABLE = EventType.WEBHOOK_DEAD
 SHOWN_BACK = frozenset(
     {
         "id", "created_at", "updated_at", "created_by", "last_delivery_at", "last_delivery_status",
-        "success_count", "failure_count", "disabled_reason", "subscription",
+        "success_count", "failure_count", "disabled_reason", "subscription", "etag",
     }
 )  # fmt: skip
 
@@ -99,6 +99,25 @@ class Subscription:
     def active(self) -> bool:
         """Whether events are sent."""
         return not self.paused and self.disabled is None
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The request that configures the subscription like this, without its secrets."""
+        return {
+            "url": self.url,
+            "events": [*self.events],
+            "filter": {"queues": [*self.queues], "job_types": [*self.job_types]},
+            "metadata": dict(self.metadata),
+            "timeout_s": self.timeout_s,
+            "active": self.active,
+        }
+
+    @property
+    def etag(self) -> str:
+        """The version of the configuration. Also changes with a secret."""
+        from ojs.domain.edits import version  # only requests of operators need it
+
+        return version(self.configuration, self.updated_ms)
 
     @property
     def target(self) -> Delivery:

@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from functions.webhook.handler import handler
-from ojs import runtime
 from ojs.domain import jsontext, times
 from ojs.domain.access import Scope
 from ojs.domain.events.event import Event
-from ojs.settings import Settings
-from tests.store.hooking import BODY, URL, Endpoint, Messages, parts
+from tests.store.hooking import BODY, URL, Endpoint, Messages
 from tests.unit.functions.client import Api
+from tests.unit.functions.hooked import BASE, Hooks, hooked, made
 from tests.unit.functions.keyed import Keyed
 
 if TYPE_CHECKING:
     from ojs.clock import ManualClock
     from ojs.runtime import Runtime
 
-BASE = "/ojs/v1/webhooks/subscriptions"
 LOG = "/ojs/v1/webhooks/deliveries"
 SECRET = "whk_test_secret_001"  # as the suite
 # Hosts that are this machine, a private network, or the metadata service, in all their forms.
@@ -31,37 +29,6 @@ PRIVATE = (
     "[::1]", "[::ffff:10.0.0.1]", "[fd00:ec2::254]", "[fe80::1]", "[64:ff9b::a00:1]",
     "[2002:a00:1::]",
 )  # fmt: skip
-
-
-def hooked(make_runtime: Callable[..., Runtime], clock: ManualClock, **more: Any) -> Any:
-    plain = make_runtime(**more)
-    endpoint = Endpoint()
-    hooks = parts(clock, endpoint, ["*.example.com"])
-    built = runtime.build(
-        Settings(table=plain.settings.table, bucket="payloads", version="1.2.3", **more),
-        client=plain.table.client,
-        blobs=plain.blobs,
-        clock=clock,
-        sleep=lambda _: None,
-        hooks=lambda: hooks,
-    )
-    runtime.use(built)
-    return built, endpoint, hooks.queue
-
-
-@pytest.fixture
-def hooks(make_runtime: Callable[..., Runtime], clock: ManualClock) -> tuple[Api, Endpoint, Any]:
-    built, endpoint, queue = hooked(make_runtime, clock)
-    return Api(built, clock), endpoint, queue
-
-
-Hooks = tuple[Api, Endpoint, Messages]
-
-
-def made(api: Api, **more: Any) -> str:
-    reply = api("POST", BASE, {**BODY, **more})
-    assert reply.status == 201
-    return str(reply.json["id"])
 
 
 def failed(api: Api, endpoint: Endpoint, queue: Messages) -> str:
