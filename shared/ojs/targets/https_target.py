@@ -138,7 +138,7 @@ class HttpsTarget(SignedTarget):
 
 @record(frozen=True)
 class NoAnswer:
-    """Why there is no response: the code of the error, and its text."""
+    """The reason of a missing response: the code of the error, and its text."""
 
     code: str
     message: str
