@@ -4,7 +4,7 @@ import { ApiError, call, can, get, key, me, refused, remember, served, type Serv
 import { useBox } from "./box";
 import { live, start } from "./socket";
 import { go, href, useRoute } from "./route";
-import { Asking, Empty, ErrorText, Page, PRODUCT, Told } from "./ui";
+import { Asking, Empty, ErrorText, Full, Page, PRODUCT, Told } from "./ui";
 import { flip, theme } from "./theme";
 import { SignIn } from "./pages/signin";
 import { Overview } from "./pages/overview";
@@ -134,6 +134,7 @@ function Frame({ authorizer }: { authorizer: string }) {
       <Content />
       <Told />
       <Asking />
+      <Full />
     </div>
   );
 }

@@ -114,8 +114,11 @@ export function State({ of }: { of: string | undefined }) {
   return <span class="state" data-state={known ? text.toLowerCase() : "unknown"}><bdi>{known ? label(text.toLowerCase()) : text}</bdi></span>;
 }
 
+// Longer texts of a cell get the focus, because a column can cut them.
+const SHORT = 20;
+
 export function Text({ children }: { children: string | undefined | null }) {
-  return children ? <bdi class="text">{children}</bdi> : <span class="dim">–</span>;
+  return children ? <bdi class="text" tabIndex={children.length > SHORT ? 0 : undefined}>{children}</bdi> : <span class="dim">–</span>;
 }
 
 export function Link(props: { to: string; children: Children; class?: string }) {
@@ -124,7 +127,7 @@ export function Link(props: { to: string; children: Children; class?: string }) 
 
 /** A link to a job. Its text is the end of the ID, because IDs start alike. */
 export const JobLink = ({ id }: { id: string }) => (
-  <a href={href(`/jobs/${encodeURIComponent(id)}`)} class="mono" title={id}><bdi>{id.slice(-12)}</bdi></a>
+  <a href={href(`/jobs/${encodeURIComponent(id)}`)} class="mono id" data-full={id}><bdi>{id.slice(-12)}</bdi></a>
 );
 
 export const QueueLink = ({ name }: { name: string }) => (
@@ -263,8 +266,6 @@ export interface Column<Row> {
   /** The server's name of this order. The server then sorts the whole list. */
   order?: string;
   right?: boolean;
-  /** Hidden on narrow screens. */
-  wide?: boolean;
 }
 
 export function Table<Row>(props: {
@@ -294,6 +295,10 @@ export function Table<Row>(props: {
   if (!rows.length) return <>{props.empty ?? <Empty title="No entries" />}</>;
   const { chosen, choose } = props;
   const all = chosen && rows.every((row) => chosen.has(props.id(row)));
+  const sortBy = (name: string) => {
+    if (props.order) props.order.want(name);
+    else setSort(name ? { name, down: !!props.columns.find((column) => column.name === name)?.right } : null);
+  };
   const flip = (id: string) => {
     const next = new Set(chosen);
     if (!next.delete(id)) next.add(id);
@@ -301,6 +306,12 @@ export function Table<Row>(props: {
   };
   return (
     <div class="table" tabIndex={0} role="region" aria-label={props.label}>
+      <label class="order">Sort by{" "}
+        <select value={props.order?.now ?? sort?.name ?? ""} onChange={(event) => sortBy(event.currentTarget.value)}>
+          {!props.order && <option value="">Order of the list</option>}
+          {props.columns.filter((column) => (props.order ? column.order : column.by)).map((column) => <option key={column.name} value={column.order ?? column.name}>{column.name}</option>)}
+        </select>
+      </label>
       {sort && props.part && <p class="dim" role="note">Only the {number(rows.length)} loaded rows are sorted by {sort.name}. The list has more rows.</p>}
       <table>
         <caption class="hidden">{props.label}</caption>
@@ -339,7 +350,7 @@ export function Table<Row>(props: {
                   <input type="checkbox" aria-label={`Select ${props.id(row)}`} checked={chosen!.has(props.id(row))} onChange={() => flip(props.id(row))} />
                 </td>
               )}
-              {props.columns.map((column) => <td key={column.name} class={classes(column)}>{column.cell(row)}</td>)}
+              {props.columns.map((column) => <td key={column.name} class={classes(column)} data-name={column.name}><div>{column.cell(row)}</div></td>)}
             </tr>
           ))}
         </tbody>
@@ -348,8 +359,32 @@ export function Table<Row>(props: {
   );
 }
 
-const classes = (column: { right?: boolean; wide?: boolean }) =>
-  [column.right && "right", column.wide && "wide"].filter(Boolean).join(" ") || undefined;
+const classes = (column: { right?: boolean }) => (column.right ? "right" : undefined);
+
+// The parts of a cell that can be cut.
+const CUT = "td :is(.text, .cut, a > bdi, button > bdi, code > bdi)";
+
+/** Shows the full text of a name that is cut, while it has the pointer or the focus. Escape hides it. */
+export function Full() {
+  const [shown, show] = useState<{ text: string; left: number; top: number } | null>(null);
+  useEffect(() => {
+    const find = ({ target }: { target: EventTarget | null }) => {
+      if (!(target instanceof Element)) return;
+      if (target.closest(".full")) return;
+      const of = target.closest("[data-full]") ?? target.closest(CUT) ?? (target.matches("a, button") ? target.querySelector(CUT) : null);
+      if (!(of instanceof HTMLElement) || !(of.dataset.full || of.scrollWidth > of.clientWidth)) return show(null);
+      const { left, bottom } = of.getBoundingClientRect();
+      show({ text: of.dataset.full ?? of.textContent!, left: Math.max(8, Math.min(left, innerWidth - 340)), top: bottom });
+    };
+    const hide = (event: Event) => { if (!(event instanceof KeyboardEvent) || event.key === "Escape") show(null); };
+    // A link that gets the focus can scroll.
+    const scrolled = () => find({ target: document.activeElement });
+    const heard = [["pointerover", find], ["focusin", find], ["focusout", hide], ["keydown", hide], ["scroll", scrolled]] as const;
+    for (const [name, on] of heard) addEventListener(name, on, true);
+    return () => { for (const [name, on] of heard) removeEventListener(name, on, true); };
+  }, []);
+  return shown && <div class="full" role="tooltip" ref={(at) => { if (at) { at.style.left = `${shown.left}px`; at.style.top = `${shown.top}px`; } }}><bdi>{shown.text}</bdi></div>;
+}
 
 // --- actions ---------------------------------------------------------------------------------
 

@@ -33,9 +33,9 @@ export function Crons() {
               { name: "Schedule", cell: (cron) => <><Schedule of={cron} /> <span class="dim">{cron.timezone}</span></> },
               { name: "Next run", cell: (cron) => <Time at={cron.next_run_at} />, by: (cron) => cron.next_run_at ?? "9" },
               { name: "Last run", cell: (cron) => <Time at={cron.last_run_at} />, by: (cron) => cron.last_run_at ?? "" },
-              { name: "Job type", wide: true, cell: (cron) => <Text>{cron.type}</Text> },
-              { name: "Queue", wide: true, cell: (cron) => <QueueLink name={cron.queue} /> },
-              { name: "Runs", right: true, wide: true, cell: (cron) => cron.run_count, by: (cron) => cron.run_count },
+              { name: "Job type", cell: (cron) => <Text>{cron.type}</Text> },
+              { name: "Queue", cell: (cron) => <QueueLink name={cron.queue} /> },
+              { name: "Runs", right: true, cell: (cron) => cron.run_count, by: (cron) => cron.run_count },
               { name: "", cell: (cron) => <Acts cron={cron} done={read.again} /> },
             ]} />
           <Pager shown={data.items.length} total={data.total} more={false} what="cron jobs" on={() => {}} />

@@ -105,8 +105,8 @@ export function Deliveries() {
                 {each.job_types.length > 0 && <span class="dim"> <bdi>{each.job_types.join(", ")}</bdi></span>}
               </> },
               { name: "Sent", ...count("pushed") }, { name: "Completed", ...count("completed") }, { name: "Failed", ...count("failed") },
-              { name: "Faults", wide: true, ...count("faults") }, { name: "Throttled", wide: true, ...count("throttled") },
-              { name: "Concurrency", wide: true, right: true, cell: (each) => number(each.concurrency), by: (each) => each.concurrency },
+              { name: "Faults", ...count("faults") }, { name: "Throttled", ...count("throttled") },
+              { name: "Concurrency", right: true, cell: (each) => number(each.concurrency), by: (each) => each.concurrency },
               { name: "", cell: (each) => <span class="row">
                 {each.state === "active"
                   ? <Act small of={each.name} on={does(each, "pause")}>Pause</Act>

@@ -62,10 +62,10 @@ export const JOB: Record<string, Column<Json>> = {
   type: { name: "Type", cell: (job) => <Text>{job.type}</Text>, by: (job) => job.type },
   queue: { name: "Queue", cell: (job) => <QueueLink name={job.queue} />, by: (job) => job.queue },
   state: { name: "State", cell: (job) => <State of={job.dead_letter ? "dead-letter" : job.state} />, by: (job) => job.state },
-  attempt: { name: "Attempt", right: true, wide: true, cell: (job) => `${job.attempt} / ${job.max_attempts}`, by: (job) => job.attempt },
-  priority: { name: "Priority", right: true, wide: true, cell: (job) => job.priority, by: (job) => job.priority },
-  created: { name: "Created", wide: true, cell: (job) => <Time at={job.created_at} />, by: (job) => job.created_at ?? "" },
-  args: { name: "Arguments", wide: true, cell: (job) => <code class="cut"><bdi>{args(job)}</bdi></code> },
+  attempt: { name: "Attempt", right: true, cell: (job) => `${job.attempt} / ${job.max_attempts}`, by: (job) => job.attempt },
+  priority: { name: "Priority", right: true, cell: (job) => job.priority, by: (job) => job.priority },
+  created: { name: "Created", cell: (job) => <Time at={job.created_at} />, by: (job) => job.created_at ?? "" },
+  args: { name: "Arguments", cell: (job) => <code class="cut"><bdi>{args(job)}</bdi></code> },
 };
 
 const STATES = ["", "available", "active", "scheduled", "retryable", "pending", "completed", "cancelled", "discarded"];
@@ -255,8 +255,8 @@ export function Running() {
     "id", "type", "queue",
     { name: "Worker", cell: (job) => <Text>{job.worker_id}</Text>, by: (job) => job.worker_id ?? "" },
     { name: "Started", cell: (job) => <Time at={job.started_at} />, by: (job) => job.started_at ?? "" },
-    { name: "Lease expires", wide: true, cell: (job) => <Time at={job.lease_expires_at} />, by: (job) => job.lease_expires_at ?? "" },
-    { name: "Progress", wide: true, cell: (job) => job.progress === undefined ? <span class="dim">–</span> : <Progress of={job} /> },
+    { name: "Lease expires", cell: (job) => <Time at={job.lease_expires_at} />, by: (job) => job.lease_expires_at ?? "" },
+    { name: "Progress", cell: (job) => job.progress === undefined ? <span class="dim">–</span> : <Progress of={job} /> },
     "attempt", "args",
   ];
   return (
@@ -291,7 +291,7 @@ export function Waiting() {
         </form>
       </Card>
       <Listing title="Retryable" filter={{ state: "retryable", queue }}
-        columns={["id", "type", "queue", "attempt", due("Next attempt", "next_retry_at"), { name: "Error", wide: true, cell: (job) => <Text>{job.error?.type}</Text> }, "args"]}
+        columns={["id", "type", "queue", "attempt", due("Next attempt", "next_retry_at"), { name: "Error", cell: (job) => <Text>{job.error?.type}</Text> }, "args"]}
         empty={<Empty title="No retryable jobs" />} />
       <Listing title="Scheduled" filter={{ state: "scheduled", queue }}
         columns={["id", "type", "queue", due("Scheduled for", "scheduled_at"), "priority", "created", "args"]}

@@ -69,11 +69,11 @@ export function Keys() {
             { name: "Name", cell: (key) => <><Text>{key.name}</Text>{key.id === who.key && <span class="dim"> (yours)</span>}</>, by: (key) => key.name },
             { name: "State", cell: (key) => <State of={key.state} />, by: (key) => key.state },
             { name: "Scopes", cell: (key) => key.scopes.map((scope: string) => <span key={scope} class="tag">{scope}</span>) },
-            { name: "Queues", wide: true, cell: (key) => key.queues ? <Text>{key.queues.join(", ")}</Text> : "All" },
+            { name: "Queues", cell: (key) => key.queues ? <Text>{key.queues.join(", ")}</Text> : "All" },
             { name: "Last used", cell: (key) => <Time at={key.last_used_at} />, by: (key) => key.last_used_at ?? "" },
-            { name: "Expires", wide: true, cell: (key) => <Time at={key.revoked_at ?? key.expires_at} />, by: (key) => key.expires_at ?? "" },
-            { name: "Created by", wide: true, cell: (key) => <Text>{key.made_by}</Text>, by: (key) => key.made_by ?? "" },
-            { name: "ID", wide: true, cell: (key) => <code>{key.id}</code> },
+            { name: "Expires", cell: (key) => <Time at={key.revoked_at ?? key.expires_at} />, by: (key) => key.expires_at ?? "" },
+            { name: "Created by", cell: (key) => <Text>{key.made_by}</Text>, by: (key) => key.made_by ?? "" },
+            { name: "ID", cell: (key) => <code>{key.id}</code> },
             { name: "", cell: (key) => key.state === "active" && <Act small danger of={`${key.name}, ${key.id}`} on={revoke(key)}>Revoke</Act> },
           ]} />
           <Pager shown={data.items.length} more={data.more} busy={read.busy} what="keys, oldest first" on={() => setPages(pages + 1)} />

@@ -35,7 +35,7 @@ export function Limits() {
               { name: "Key", cell: (limit) => <Text>{limit.key}</Text>, by: (limit) => limit.key },
               { name: "Active", cell: (limit) => limit.concurrency?.limit !== undefined ? <Meter value={limit.concurrency.active} of={limit.concurrency.limit} label="Active" /> : <span class="dim">no limit</span> },
               { name: "Rate", cell: (limit) => limit.rate ? <><Meter value={limit.rate.current_count ?? 0} of={limit.rate.limit} label="Dispatched" /> <span class="dim">per {limit.rate.period}</span></> : limit.throttle ? `${limit.throttle.limit ?? 1} / ${limit.throttle.period}` : <span class="dim">no limit</span> },
-              { name: "Available", right: true, wide: true, cell: (limit) => limit.waiting === undefined ? <span class="dim">–</span> : number(limit.waiting) },
+              { name: "Available", right: true, cell: (limit) => limit.waiting === undefined ? <span class="dim">–</span> : number(limit.waiting) },
               { name: "State", cell: (limit) => <>{limit.throttled && <State of="throttled" />}{limit.override && <> <State of="overridden" /> {limit.override.expires_at && <>until <Time at={limit.override.expires_at} /></>}</>}{limit.paused_until && <> paused until <Time at={limit.paused_until} /></>}</> },
               { name: "", cell: (limit) => <span class="row">
                 <Act small of={limit.key} on={override(limit)}>Set override</Act>

@@ -24,14 +24,14 @@ const COLUMNS: Column<Json>[] = [
   { name: "Queue", order: "name", cell: (q) => <><QueueLink name={q.name} /> {q.state !== "active" && <State of={q.state} />}</> },
   { name: "Available", order: "available", right: true, cell: (q) => number(q.counts.available) },
   { name: "Active", order: "active", right: true, cell: (q) => q.configuration.concurrency ? <Meter value={q.counts.active} of={q.configuration.concurrency} label="Active" /> : number(q.counts.active) },
-  { name: "Scheduled", order: "later", right: true, wide: true, cell: (q) => number(q.counts.scheduled + q.counts.retryable) },
+  { name: "Scheduled", order: "later", right: true, cell: (q) => number(q.counts.scheduled + q.counts.retryable) },
   { name: "Depth", order: "depth", right: true, cell: (q) => q.configuration.max_size ? <Meter value={depth(q)} of={q.configuration.max_size} label="Depth" /> : number(depth(q)) },
   { name: "Oldest available", order: "oldest", right: true, cell: (q) => <Time at={q.oldest_available_at} /> },
   { name: "Completed/min", order: "processed", right: true, cell: (q) => q.throughput.processed_per_minute },
-  { name: "Discarded/min", order: "failed", right: true, wide: true, cell: (q) => q.throughput.failed_per_minute },
-  { name: "Rate limit", wide: true, cell: (q) => q.configuration.rate_limit ? `${q.configuration.rate_limit.limit} / ${q.configuration.rate_limit.period}` : <span class="dim">–</span> },
-  { name: "Lanes", right: true, wide: true, cell: (q) => q.configuration.lanes },
-  { name: "Trend", wide: true, cell: (q) => { const v = seen.get(q.name) ?? []; return v.length > 1 ? <Spark values={v} label={`Depth of ${q.name} since the page was opened: from ${v[0]} to ${v.at(-1)}`} /> : <span class="dim">–</span>; } },
+  { name: "Discarded/min", order: "failed", right: true, cell: (q) => q.throughput.failed_per_minute },
+  { name: "Rate limit", cell: (q) => q.configuration.rate_limit ? `${q.configuration.rate_limit.limit} / ${q.configuration.rate_limit.period}` : <span class="dim">–</span> },
+  { name: "Lanes", right: true, cell: (q) => q.configuration.lanes },
+  { name: "Trend", cell: (q) => { const v = seen.get(q.name) ?? []; return v.length > 1 ? <Spark values={v} label={`Depth of ${q.name} since the page was opened: from ${v[0]} to ${v.at(-1)}`} /> : <span class="dim">–</span>; } },
 ];
 
 export function Queues() {

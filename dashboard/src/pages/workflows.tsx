@@ -32,11 +32,11 @@ export function Workflows() {
             columns={[
               { name: "Workflow", cell: (each) => <Link to={`/workflows/${seg(each.id)}`}>{each.name ?? each.id}</Link>, by: (each) => each.name ?? each.id },
               { name: "State", cell: (each) => <State of={each.state} />, by: (each) => each.state },
-              { name: "Type", wide: true, cell: (each) => each.type, by: (each) => each.type },
+              { name: "Type", cell: (each) => each.type, by: (each) => each.type },
               { name: "Completed", right: true, cell: (each) => <>{number(each.steps_completed ?? 0)} / {number(each.steps_total ?? 0)} <progress max={Math.max(1, each.steps_total ?? 1)} value={each.steps_completed ?? 0} aria-label={`Completed steps of ${each.name ?? each.id}`} /></>, by: (each) => (each.steps_completed ?? 0) / Math.max(1, each.steps_total ?? 1) },
               { name: "Failed", right: true, cell: (each) => number(each.metadata?.failed_count ?? 0), by: (each) => each.metadata?.failed_count ?? 0 },
-              { name: "Created", wide: true, cell: (each) => <Time at={each.created_at} />, by: (each) => each.created_at },
-              { name: "Updated", wide: true, cell: (each) => <Time at={each.updated_at} />, by: (each) => each.updated_at ?? "" },
+              { name: "Created", cell: (each) => <Time at={each.created_at} />, by: (each) => each.created_at },
+              { name: "Updated", cell: (each) => <Time at={each.updated_at} />, by: (each) => each.updated_at ?? "" },
             ]} />
           <Pager shown={data.items.length} total={data.total} more={data.more} busy={read.busy} what="workflows" on={() => setPages(pages + 1)} />
         </>}</When>
@@ -157,10 +157,10 @@ export function WorkflowPage({ name: id }: { name: string }) {
             { name: "Step", cell: (step) => <><span class="dim"><bdi>{step.before}</bdi></span><bdi>{step.name ?? given(step) ?? step.type}</bdi>{step.callback && <span class="dim"> on {typeof step.callback === "string" ? step.callback : JSON.stringify(step.callback)}</span>}</> },
             { name: "Type", cell: (step) => <Text>{step.type}</Text> },
             { name: "State", cell: (step) => <State of={step.job_state === "active" ? "active" : step.state} />, by: (step) => step.state },
-            { name: "Depends on", wide: true, cell: (step) => <Text>{step.depends_on?.join(", ")}</Text> },
+            { name: "Depends on", cell: (step) => <Text>{step.depends_on?.join(", ")}</Text> },
             { name: "Job", cell: (step) => step.job_id ? <JobLink id={step.job_id} /> : <span class="dim">Not started</span> },
-            { name: "Started", wide: true, cell: (step) => <Time at={step.started_at} /> },
-            { name: "Error", wide: true, cell: (step) => step.error ? <Failure of={step.error} /> : <span class="dim">–</span> },
+            { name: "Started", cell: (step) => <Time at={step.started_at} /> },
+            { name: "Error", cell: (step) => step.error ? <Failure of={step.error} /> : <span class="dim">–</span> },
           ]} />
         </Card>
       </>}</When>
