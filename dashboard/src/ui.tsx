@@ -1,9 +1,9 @@
 // Components that all pages use.
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
-import { ApiError, can, type Json, me } from "./api";
+import { ApiError, can, type Json, me, parsedSpan } from "./api";
 import { box, useBox } from "./box";
-import { ago, duration, json, label, moment, number, plural } from "./format";
+import { ago, duration, json, label, moment, number, plural, spanMs } from "./format";
 import { now, type Read } from "./live";
 import { href, place } from "./route";
 
@@ -134,7 +134,7 @@ export const QueueLink = ({ name }: { name: string }) => (
   <Link to={`/queues/${encodeURIComponent(name)}`}>{name}</Link>
 );
 
-export function Count(props: { of: number | undefined; to?: string; label: string; tone?: string; note?: Children }) {
+export function Count(props: { of: number | undefined; to?: string; label: string; tone?: string; note?: Children; current?: boolean }) {
   const value = props.of === undefined ? "–" : number(props.of);
   const inside = (
     <>
@@ -143,7 +143,7 @@ export function Count(props: { of: number | undefined; to?: string; label: strin
       {props.note && <span class="dim">{props.note}</span>}
     </>
   );
-  return props.to ? <a class="number" href={href(props.to)}>{inside}</a> : <div class="number">{inside}</div>;
+  return props.to ? <a class="number" href={href(props.to)} aria-current={props.current ? "true" : undefined}>{inside}</a> : <div class="number">{inside}</div>;
 }
 
 export function Meter(props: { value: number; of: number; label: string; named?: boolean }) {
@@ -281,6 +281,8 @@ export function Table<Row>(props: {
   order?: { now: string; want: (order: string) => void };
   /** Whether the list has more rows than these. A sorted column then shows a note. */
   part?: boolean;
+  /** Called with the rows in the order that is shown. */
+  seen?: (rows: Row[]) => void;
 }) {
   const [sort, setSort] = useState<{ name: string; down: boolean } | null>(null);
   const by = props.columns.find((column) => column.name === sort?.name)?.by;
@@ -292,6 +294,7 @@ export function Table<Row>(props: {
       return sign * (typeof x === "string" ? x.localeCompare(String(y)) : x - Number(y));
     });
   }
+  props.seen?.(rows);
   if (!rows.length) return <>{props.empty ?? <Empty title="No entries" />}</>;
   const { chosen, choose } = props;
   const all = chosen && rows.every((row) => chosen.has(props.id(row)));
@@ -362,7 +365,7 @@ export function Table<Row>(props: {
 const classes = (column: { right?: boolean }) => (column.right ? "right" : undefined);
 
 // The parts of a cell that can be cut.
-const CUT = "td :is(.text, .cut, a > bdi, button > bdi, code > bdi)";
+const CUT = "td :is(.text, .cut, a > bdi, button > bdi, code > bdi), .facet bdi";
 
 /** Shows the full text of a name that is cut, while it has the pointer or the focus. Escape hides it. */
 export function Full() {
@@ -488,7 +491,9 @@ export interface Question {
   label: string;
   help?: string;
   value?: string;
-  kind?: "text" | "number" | "json" | "choice" | "list" | "check";
+  /** `span` is a duration in the `unit` of the server. `later` is a time, or a duration from now. */
+  kind?: "text" | "number" | "json" | "choice" | "list" | "check" | "span" | "later";
+  unit?: "iso" | "s" | "ms";
   choices?: [string, string][];
   required?: boolean;
 }
@@ -499,6 +504,8 @@ interface Asked {
   button: string;
   danger?: boolean;
   questions?: Question[];
+  /** Shown below the fields, with what they contain now. */
+  watch?: (answers: Record<string, string>) => Children;
   /** Handles the answers. If it throws an ApiError, the error is shown at its field. */
   act: Acting;
   /** The label of the button that closes the dialog. */
@@ -541,6 +548,7 @@ export function Form(props: {
   button: string;
   danger?: boolean;
   questions?: Question[];
+  watch?: (answers: Record<string, string>) => Children;
   act: Acting;
   onDone?: (next: Asked | void) => void;
   more?: Children;
@@ -548,17 +556,21 @@ export function Form(props: {
   const [error, fail] = useState<ApiError | null>(null);
   const [busy, set] = useState(false);
   const questions = props.questions ?? [];
+  const [now, see] = useState(() => Object.fromEntries(questions.map((each) => [each.name, each.value ?? ""])));
+  const read = (form: HTMLFormElement) => Object.fromEntries(questions.map((each) => {
+    const field = form.elements.namedItem(each.name) as HTMLInputElement;
+    return [each.name, each.kind === "check" ? (field.checked ? "true" : "") : field.value.trim()];
+  }));
   const send = async (event: SubmitEvent) => {
     event.preventDefault();
-    const form = event.currentTarget as HTMLFormElement;
-    const answers: Record<string, string> = {};
-    for (const each of questions) {
-      const field = form.elements.namedItem(each.name) as HTMLInputElement;
-      answers[each.name] = each.kind === "check" ? (field.checked ? "true" : "") : field.value.trim();
-    }
+    const answers = read(event.currentTarget as HTMLFormElement);
     set(true);
     fail(null);
     try {
+      for (const { name, kind, unit } of questions) {
+        if (kind === "span" && answers[name]) answers[name] = String(parsedSpan(answers[name], name, unit));
+        if (kind === "later" && spanMs(answers[name]!) !== undefined) answers[name] = `+${parsedSpan(answers[name]!, name)}`;
+      }
       const next = await props.act(answers);
       props.onDone?.(next);
     } catch (thrown) {
@@ -570,9 +582,10 @@ export function Form(props: {
   const refused = refusals(error);
   const unplaced = error && !questions.some((each) => refusalOf(refused, each.name));
   return (
-    <form onSubmit={send} noValidate>
+    <form onSubmit={send} noValidate onInput={(event) => props.watch && see(read(event.currentTarget))}>
       {props.text && <div class="asked">{props.text}</div>}
       {questions.map((each) => <Field key={each.name} of={each} refused={refusalOf(refused, each.name)} />)}
+      {props.watch?.(now)}
       {unplaced && <p class="notice bad" role="alert"><ErrorText error={error} /></p>}
       <div class="row end">
         {props.more}

@@ -2,7 +2,7 @@ import { useEffect, useState } from "preact/hooks";
 import { call, get, type Json, limited, query, seg } from "../api";
 import { Bulk, follow, type Kind, Selection } from "../bulk";
 import { Chart } from "../chart";
-import { number, plural } from "../format";
+import { number, plural, written } from "../format";
 import { usePoll } from "../live";
 import { go, refine, useRoute } from "../route";
 import { Act, ask, Bars, Card, Empty, Link, Page, Pager, parsed, Table, tell, Text, Time, Trouble, When } from "../ui";
@@ -201,7 +201,7 @@ function Rules({ queue }: { queue: string }) {
     questions: [
       { name: "name", label: "Name" },
       { name: "error_type", label: "Error type", help: "Empty: all types." },
-      { name: "delay", label: "Delay", value: "PT1H", help: "ISO 8601 duration. A delay of less than 1 minute takes up to 1 minute." },
+      { name: "delay", label: "Delay", kind: "span", value: "1h", help: "For example 90s or 2h 30m. A delay of less than 1 minute takes up to 1 minute." },
       { name: "max_replays", label: "Max. replays per job", kind: "number", value: "3" },
     ],
     act: async ({ name, error_type, delay, max_replays }) => {
@@ -215,7 +215,7 @@ function Rules({ queue }: { queue: string }) {
       <Table rows={rules} label="Replay rules" id={(rule) => rule.name} empty={<p class="dim">No replay rules</p>} columns={[
         { name: "Rule", cell: (rule) => <Text>{rule.name}</Text> },
         { name: "Filter", cell: (rule) => <code><bdi>{JSON.stringify(rule.filter)}</bdi></code> },
-        { name: "Delay", cell: (rule) => rule.delay },
+        { name: "Delay", cell: (rule) => written(rule.delay) },
         { name: "Max. replays", right: true, cell: (rule) => rule.max_replays },
         { name: "", cell: (rule) => <span class="row">
           <Act small of={rule.name} on={() => save(rules.map((each) => (each === rule ? { ...rule, enabled: !rule.enabled } : each)))}>{rule.enabled ? "Disable" : "Enable"}</Act>

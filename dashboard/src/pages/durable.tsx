@@ -11,7 +11,7 @@ export const asleep = (job: Json): boolean => job.waiting?.every((wait: Json) =>
 const size = (value: Json) => new TextEncoder().encode(JSON.stringify(value)).length;
 
 /** The stored outcomes of a job with durable code, and its waits. */
-export function Durable({ job, final, again }: { job: Json; final: boolean; again: () => void }) {
+export function Durable({ job, final, seen, again }: { job: Json; final: boolean; seen: (steps: Json[]) => void; again: () => void }) {
   const [pages, setPages] = useState(1);
   const path = `/jobs/${seg(job.id)}`;
   const allowed = can("jobs:read") || can("work");
@@ -25,6 +25,7 @@ export function Durable({ job, final, again }: { job: Json; final: boolean; agai
       cursor = answer.pagination.next_cursor;
       if (!cursor) break;
     }
+    seen(steps);
     return { steps, waits, more: Boolean(cursor) };
   }, [job.id, pages, allowed], { about: `job:${job.id}`, everyMs: final ? 0 : 15_000 * pages });
   const done = (said: string) => {

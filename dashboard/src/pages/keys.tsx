@@ -33,7 +33,7 @@ export function Keys() {
       { name: "name", label: "Name", help: "A person or a program. It is the producer of jobs that are enqueued with this key." },
       ...SCOPES.map(([scope, what]) => ({ name: scope, label: scope, kind: "check" as const, help: what })),
       { name: "queues", label: "Queues", kind: "list" as const, help: "One per line; a name can end in *. Empty: all queues." },
-      { name: "expires_at", label: "Expires", help: "A time, or a duration from now such as +P90D. Empty: when the key that creates it expires, or never." },
+      { name: "expires_at", label: "Expires", kind: "later", help: "A time, or a duration from now such as 90d. Empty: when the key that creates it expires, or never." },
     ],
     act: async (answers) => {
       const queues = answers.queues!.split("\n").map((line) => line.trim()).filter(Boolean);
