@@ -21,6 +21,8 @@ import { Limits } from "./pages/limits";
 import { Events } from "./pages/events";
 import { Keys } from "./pages/keys";
 import { Audit } from "./pages/audit";
+import { Tenants } from "./pages/tenants";
+import { Webhooks } from "./pages/webhooks";
 import { Settings } from "./pages/settings";
 import "./style.css";
 
@@ -46,12 +48,14 @@ const GROUPS: [string, Entry[]][] = [
     { path: "workers", name: "Workers", page: Workers },
     { path: "pools", name: "Worker pools", page: Pools },
     { path: "deliveries", name: "Push deliveries", page: Deliveries },
+    { path: "webhooks", name: "Webhooks", page: Webhooks },
     { path: "limits", name: "Rate limits", page: Limits },
   ]],
   ["System", [
     { path: "events", name: "Events", page: Events },
     { path: "audit", name: "Audit log", page: Audit },
     { path: "keys", name: "Access keys", page: Keys },
+    { path: "tenants", name: "Tenants", page: Tenants },
     { path: "settings", name: "Settings", page: Settings },
   ]],
 ];

@@ -141,6 +141,8 @@ function parts(job: Json, events: Json[], steps: Json[], now: number): Part[] {
       if (!(due > now)) begin("Available", "available", due > at ? due : at);
     } else if (type === "job.attempt_started") begin(`Attempt ${data?.attempt ?? ""}`, "active", at);
     else if (type === "job.attempt_failed") {
+      // The record of a job with a later attempt has no start of this one.
+      if (open?.state === "available") Object.assign(open, { name: `Wait and attempt ${data?.attempt ?? ""}`, state: "active" });
       if (open) open.bad = true;
       begin("Waits for retry", "retryable", at);
     } else if (type === "job.attempt_completed" || FINAL.has(data?.to)) begin("", "", at);
