@@ -373,7 +373,7 @@ def test_deliveries(shown: Screen, call: Caller) -> None:
     ).first.wait_for()
     assert not shown.barriers()
     shown.page.get_by_role("button", name="Edit: hooks").click()
-    shown.answer("Save", job_types="t.hook\nt.other", timeout_ms="5000")
+    shown.answer("Save", job_types="t.hook\nt.other", timeout_ms="5s")
     shown.answered()
     changed = call("GET", "/admin/deliveries/hooks")
     assert (changed["job_types"], changed["timeout_ms"], changed["concurrency"]) == (

@@ -1,4 +1,4 @@
-"""Webhooks and tenants: each action of their pages, in light, dark and on a phone, and for a key that reads."""
+"""Webhooks and tenants: each action of their pages, in each look, and for a key that reads."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Jobs: totals, counts of filters, search, the form that enqueues, the parts of a run; and forms with
-durations, rates and schedules as people write them.
+"""Jobs: totals, counts of filters, search, the form that enqueues, the parts of a run; and forms
+with durations, rates and schedules as people write them.
 """
 
 from __future__ import annotations
@@ -103,7 +103,14 @@ def test_the_parts_of_a_run(screen: Opener, call: Caller, world: dict[str, str])
     shown = screen(size=PHONE).open(f"jobs/{ident}")
     run = shown.page.locator(".run li")
     run.filter(has_text="Attempt 1 failed").wait_for()
-    shown.until(lambda: [done(call, job, None) for job in fetch(call, "runs", 1, "w")])
+
+    def finished() -> bool:
+        jobs = fetch(call, "runs", 1, "w")
+        for job in jobs:
+            done(call, job, None)
+        return bool(jobs)
+
+    shown.until(finished)
     shown.open(f"jobs/{ident}")
     run.filter(has_text="Attempt 2").wait_for()
     states = run.evaluate_all("all => all.map(each => each.dataset.state)")
@@ -187,3 +194,44 @@ def test_limited_and_read_only_keys_see_what_they_may(
         limited = shown.page.get_by_text("Select a queue")
         assert limited.count() == (1 if "queues" in of else 0)
         assert not shown.page.locator("[role=alert]").count(), name
+
+
+def test_charts_have_dates_errors_and_numbers(
+    screen: Opener, call: Caller, world: dict[str, str]
+) -> None:
+    for error, count in {"First": 3, "Second": 1}.items():
+        for _ in range(count):
+            push(call, "errors", "err.or", retry={"max_attempts": 1})
+        for job in fetch(call, "errors", count, "w"):
+            fail(call, job, error, "it broke")
+    shown = screen().open("dead-letters?queue=errors")
+    errors = shown.page.get_by_role("group", name="Dead letters by error")
+    errors.locator(".legend span", has_text="First 3").wait_for()
+    errors.locator(".legend span", has_text="Second 1").wait_for()
+    assert not shown.barriers()
+    # What the axis of a week says is drawn: its labels are kept.
+    shown.page.evaluate(
+        """() => { window.drawn = []; const fill = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
+            window.drawn.push(text); return fill.call(this, text, ...at); }; }"""
+    )
+    shown.go("overview")
+    shown.page.get_by_role("button", name="7d").click()
+    shown.page.wait_for_function(
+        "() => window.drawn.filter(each => /^[0-9]{1,2} [A-Z][a-z]+$/.test(each)).length >= 5"
+    )
+
+
+def test_a_graph_of_a_workflow_has_states_and_durations(
+    screen: Opener, call: Caller, world: dict[str, str]
+) -> None:
+    steps: list[Any] = [
+        {"type": kind, "args": [], "options": {"queue": "drawn"}} for kind in ("d.a", "d.b")
+    ]
+    flow = call("POST", "/workflows", {"type": "chain", "name": "drawn", "steps": steps})["id"]
+    for job in fetch(call, "drawn", 1, "w"):
+        done(call, job, None)
+    shown = screen().open(f"workflows/{flow}")
+    shown.page.locator(".graph text", has_text="Completed · ").wait_for()
+    shown.page.locator("p.legend", has_text="Completed 1").wait_for()
+    assert not shown.barriers()

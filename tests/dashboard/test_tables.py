@@ -28,8 +28,8 @@ def cut(shown: Screen) -> list[Any]:
             const style = getComputedStyle(each), table = each.closest(".table");
             const cut = each.scrollWidth > each.clientWidth + 1 && style.overflow === "hidden";
             if (cut) return style.textOverflow !== "ellipsis";
-            const right = each.getBoundingClientRect().right;
-            return right > table.getBoundingClientRect().right + 1 && table.scrollWidth <= table.clientWidth;
+            const [a, b] = [each, table].map(of => of.getBoundingClientRect().right);
+            return a > b + 1 && table.scrollWidth <= table.clientWidth;
         }).map(each => each.outerHTML.slice(0, 200))"""
     ))  # fmt: skip
 
@@ -53,7 +53,8 @@ def test_a_long_name_leaves_the_other_columns_their_place(
     row = shown.page.locator("tr", has_text=LONG)
     for name in ("Available", "Depth", "Completed/min"):
         box = row.locator(f'td[data-name="{name}"]').bounding_box()
-        assert box and box["x"] + box["width"] <= size["width"], name
+        assert box, name
+        assert box["x"] + box["width"] <= size["width"], name
 
 
 def test_the_full_name_shows_with_the_pointer_and_the_focus(screen: Opener, long: str) -> None:

@@ -13,6 +13,7 @@ const PAGE = 50;
 // more match. A page therefore reads several responses, until it is half full. Without a queue a
 // response can cost twice as much, so the first page reads fewer of them.
 const FIRST_ANSWERS = 4;
+const QUEUE_ANSWERS = 5;
 const MORE_ANSWERS = 6;
 
 interface Found { items: Json[]; next?: string; total?: number; unsearched: number }
@@ -33,11 +34,11 @@ async function list(filter: Record<string, string | undefined>, cursor: string |
 }
 
 /** Matching jobs, refreshed while only the first page is loaded. */
-export function useJobs(filter: Record<string, string | undefined>): Read<Found> & { more: () => void } {
+export function useJobs(filter: Record<string, string | undefined>, answers = filter.queue ? QUEUE_ANSWERS : FIRST_ANSWERS): Read<Found> & { more: () => void } {
   const [extra, add] = useState<Found | null>(null);
   const [busy, set] = useState(false);
   const text = JSON.stringify(filter);
-  const read = usePoll((signal) => list(filter, undefined, filter.queue ? MORE_ANSWERS : FIRST_ANSWERS, signal), [text], {
+  const read = usePoll((signal) => list(filter, undefined, answers, signal), [text], {
     everyMs: extra ? 0 : undefined, about: filter.queue ? `queue:${filter.queue}` : "all",
   });
   useEffect(() => add(null), [text]);
@@ -185,8 +186,8 @@ function local(iso: string | undefined): string {
 }
 
 /** A list of jobs with actions for the selected ones or for all that match. */
-export function Listing(props: { filter: Record<string, string | undefined>; columns: (string | Column<Json>)[]; empty: preact.ComponentChildren; title?: string; search?: boolean }) {
-  const read = useJobs(props.filter);
+export function Listing(props: { filter: Record<string, string | undefined>; columns: (string | Column<Json>)[]; empty: preact.ComponentChildren; title?: string; search?: boolean; answers?: number }) {
+  const read = useJobs(props.filter, props.answers);
   const [words, search] = useState("");
   const [picked, pick] = useState(new Set<string>());
   const [all, setAll] = useState(false);
@@ -368,10 +369,10 @@ export function Waiting() {
           <button type="submit" class="main">Search</button>
         </form>
       </Card>
-      <Listing title="Retryable" filter={{ state: "retryable", queue }}
+      <Listing title="Retryable" answers={3} filter={{ state: "retryable", queue }}
         columns={["id", "type", "queue", "attempt", due("Next attempt", "next_retry_at"), { name: "Error", cell: (job) => <Text>{job.error?.type}</Text> }, "args"]}
         empty={<Empty title="No retryable jobs" />} />
-      <Listing title="Scheduled" filter={{ state: "scheduled", queue }}
+      <Listing title="Scheduled" answers={3} filter={{ state: "scheduled", queue }}
         columns={["id", "type", "queue", due("Scheduled for", "scheduled_at"), "priority", "created", "args"]}
         empty={<Empty title="No scheduled jobs">To schedule a job, enqueue it with <code>delay_until</code>.</Empty>} />
     </Page>
