@@ -406,7 +406,8 @@ export function Act(props: {
   const needs = props.needs ?? "admin:write";
   const allowed = can(needs);
   const [busy, set] = useState(false);
-  const press = async () => {
+  const press = async (event: Event) => {
+    opener = event.currentTarget as HTMLElement;
     set(true);
     try {
       await props.on();
@@ -516,6 +517,8 @@ interface Asked {
 type Acting = (answers: Record<string, string>) => Promise<Asked | void>;
 
 const asked = box<Asked | null>(null);
+// The button that has the focus again when the dialog closes.
+let opener: HTMLElement | null = null;
 
 /** Opens a dialog. The action runs in the dialog, which stays open if the server returns an error. */
 export function ask(question: Asked): void {
@@ -527,6 +530,7 @@ export function Asking() {
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     if (question && !dialog.current?.open) dialog.current?.showModal();
+    else if (!question) opener?.focus();
   }, [question]);
   if (!question) return null;
   const close = () => {
