@@ -131,6 +131,7 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
         text(deliveries.DELIVERY_PATTERN, deliveries.MAX_DELIVERY_BYTES),
         "the delivery's name",
     ),
+    "schema": ({"type": "string", "maxLength": 2_048}, "the job type, or the URI of a schema"),
     "subscription": (
         {"type": "string", "pattern": deliveries.SUBSCRIPTION_ID.pattern},
         "the subscription's id",

@@ -13,7 +13,7 @@ from typing import Any
 
 from ojs.domain import jsontext
 from ojs.domain.errors import InvalidRequest, ValidationFailed
-from ojs.domain.job.envelope import JobType
+from ojs.domain.job.envelope import VERSION, JobType
 from ojs.domain.requests import Field, Model
 from ojs.records import record
 
@@ -29,7 +29,6 @@ MAX_ERRORS = 20
 URN = "urn:ojs:schema:"
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:[!-~]+")
-_VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,2}")
 _ONE = ("additionalProperties", "contains", "contentSchema", "else", "if", "items", "not",
         "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties")  # fmt: skip
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -38,7 +37,16 @@ _MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "prope
 _REFUSED = ("$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef")
 _MOST = ("exclusiveMaximum", "maxContains", "maxItems", "maxLength", "maxProperties", "maximum")
 _LEAST = ("exclusiveMinimum", "minContains", "minItems", "minLength", "minProperties", "minimum")
-_SAME = ("const", "contains", "format", "multipleOf", "not", "pattern", "propertyNames", "uniqueItems")
+_SAME = (
+    "const",
+    "contains",
+    "format",
+    "multipleOf",
+    "not",
+    "pattern",
+    "propertyNames",
+    "uniqueItems",
+)
 
 
 class SchemaMode(StrEnum):
@@ -59,7 +67,7 @@ class Version:
     def of(cls, value: object) -> Version:
         """Read a version. Raises ValueError if it is invalid."""
         text = str(value)
-        if isinstance(value, bool) or not _VERSION.fullmatch(text):
+        if isinstance(value, bool) or not VERSION.fullmatch(text):
             raise ValueError("must be one to three numbers separated by dots, for example 1.2.0")
         parts = [int(part) for part in text.split(".")]
         first, second, third = (*parts, 0, 0)[:3]
@@ -136,12 +144,6 @@ class SchemaModeRequest(Model):
     """The mode of a job type."""
 
     mode: SchemaMode = Field()
-
-
-def split_type(text: str) -> tuple[str, str | None]:
-    """Split `type@version`. The version is None without `@`."""
-    name, at, version = text.partition("@")
-    return name, version if at else None
 
 
 def is_encoded(content: Mapping[str, Any]) -> bool:
@@ -289,6 +291,11 @@ def breaking_changes(old: Any, new: Any, path: str = "args") -> Iterator[str]:
             yield f"Field '{path}.{name}' was removed."
     for name in ("items", "prefixItems", "additionalProperties", "$ref", "$defs"):
         yield from _changed_part(old.get(name), new.get(name), name, path)
+    yield from _narrowed(old, new, path)
+
+
+def _narrowed(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Yield the constraints of a schema that were narrowed."""
     if (types := _types(new)) is not None and not types >= (_types(old) or {"anything"}):
         yield f"The type of '{path}' was changed to {', '.join(sorted(types))}."
     for names, narrower in ((_MOST, -1), (_LEAST, 1)):

@@ -30,7 +30,7 @@ HTTP_FUNCTIONS = (JOBS, WORKERS, ADMIN)
 
 Subject = Literal[
     "job", "worker", "queue", "rate limit", "operation", "pool", "key", "cron job", "workflow",
-    "delivery", "subscription",
+    "delivery", "subscription", "schema",
 ]  # fmt: skip
 PARAMETER = re.compile(r"\{(\w+)\}")
 # Segment before a parameter in a path → kind of object that the parameter identifies.
@@ -38,7 +38,7 @@ _SUBJECTS: Mapping[str, Subject] = {
     "jobs": "job", "dead-letter": "job", "operations": "operation", "workers": "worker",
     "queues": "queue", "rate-limits": "rate limit", "pools": "pool", "keys": "key",
     "cron": "cron job", "crons": "cron job", "workflows": "workflow", "deliveries": "delivery",
-    "checkpoints": "job", "subscriptions": "subscription",
+    "checkpoints": "job", "subscriptions": "subscription", "schemas": "schema",
 }  # fmt: skip
 
 

@@ -30,7 +30,6 @@ class MissingFeature:
 
 # fmt: off
 MISSING: tuple[MissingFeature, ...] = (
-    MissingFeature("schemas", "Schemas of jobs are", ("schemas", "admin/schemas")),
     MissingFeature("multi-tenancy", "Tenants are", ("tenants", "admin/tenants")),
     MissingFeature("event-streams", "This event stream is",
         ("admin/stats/stream", "jobs/{id}/progress/stream", "jobs/{id}/result/stream", "ws"),

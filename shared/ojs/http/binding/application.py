@@ -129,21 +129,23 @@ class Application:
         if operation.permission.scope is not None:
             # If the header were ignored, the caller would assume an isolation that doesn't exist.
             negotiation.refuse_header(call.headers, "X-OJS-Tenant", features.NO_TENANTS)
-        # The first parameter is one segment of any content.
-        before, parameter, _ = operation.path.partition("{")
+        # The first parameter is one segment of any content, except a URI of a schema.
+        before, parameter, name = operation.path.partition("{")
+        value = path[len(before) :]
+        first = value if name == "schema}" else value.partition("/")[0]
         request = Request(
             operation=operation,
             headers=call.headers,
             query=event.get("queryStringParameters") or {},
             raw_query=event.get("rawQueryString") or "",
-            path_value=path[len(before) :].partition("/")[0] if parameter else None,
+            path_value=first if parameter else None,
             raw_body=event.get("body"),
             base64_body=bool(event.get("isBase64Encoded")),
             remaining_ms=_remaining(context),
             principal=principal,
             uptime_s=self.uptime_s(),
             trace=call.trace,
-            path_rest=path[len(before) :].split("/", 2)[-1] if parameter else "",
+            path_rest=value.split("/", 2)[-1] if parameter else "",
         )
         self._guard.admit(request)
         request.check_no_body()
