@@ -8,7 +8,20 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cli import dead, erase, events, jobs, keys, outbox, prove, queues, status, tidy, workflows
+from cli import (
+    dead,
+    erase,
+    events,
+    jobs,
+    keys,
+    outbox,
+    prove,
+    queues,
+    schemas,
+    status,
+    tidy,
+    workflows,
+)
 from cli.output import note
 from cli.target import CommandError, Exit
 
@@ -20,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Operate an OJS backend on AWS. docs/terminal.md describes all commands.",
     )
     commands = parser.add_subparsers(required=True, metavar="command")
-    for each in (status, jobs, erase, dead, workflows, queues, events, keys, outbox, tidy, prove):
+    modules = (status, jobs, erase, dead, workflows, queues, schemas, events, keys)
+    for each in (*modules, outbox, tidy, prove):
         each.add(commands)
     parser.set_defaults(server=None)
     options = parser.parse_args(arguments)

@@ -33,6 +33,7 @@ SUBJECTS = {
     "delivery": "d1",
     "subscription": "sub_0123456789abcdef",
     "key": "0123456789abcdef",
+    "schema": "email.send",
 }
 # Each job is pushed for itself, and so refused.
 EACH_FOR_ITSELF = "enqueue_bulk"

@@ -217,9 +217,13 @@ def test_patterns_take_linear_time(api: Api) -> None:
 
 def test_scopes(make_runtime: Callable[..., Runtime], clock: ManualClock) -> None:
     keyed = Keyed(make_runtime(authorizer="keys"), clock)
-    limited = keyed.key("limited", [Scope.ADMIN_WRITE, Scope.JOBS_READ], queues=("mail",))
-    assert keyed.api("PUT", f"{ADMIN}/a/1", {"schema": {}}, **limited).status == 403
-    assert keyed.api("GET", BASE, **limited).status == 200
+    put_schema = ("PUT", f"{ADMIN}/a/1", {"schema": {}})
+    limited = keyed.make("limited", Scope.ADMIN_WRITE, Scope.JOBS_READ, queues=["mail"])
+    assert keyed.holding(limited)(*put_schema).status == 403
+    assert keyed.holding(limited)("GET", BASE).status == 200
+    assert keyed.holding(limited)("GET", ADMIN).status == 403
+    assert keyed.holding(keyed.make("writer", Scope.JOBS_WRITE))(*put_schema).status == 403
+    assert keyed.holding(keyed.make("admin", Scope.ADMIN_WRITE))(*put_schema).status == 201
 
 
 def test_costs(api: Api, clock: ManualClock) -> None:
