@@ -153,10 +153,8 @@ def python(found: list[dict[str, Any]]) -> Iterator[str]:
         yield f"    client: ojs_aws.Client, args: {kind}, **options: Any"
         yield ") -> Any:"
         yield f'    """Enqueue a job of the type {each["type"]}."""'
-        yield (
-            f"    return client.enqueue({each['type']!r}, {args}, "
-            f"version={str(each['version'])!r}, **options)"
-        )
+        named = f"{each['type']}@{each['version']}"
+        yield f"    return client.enqueue({named!r}, {args}, **options)"
 
 
 def _typescript_type(schema: Any) -> str:
@@ -188,9 +186,8 @@ def typescript(found: list[dict[str, Any]]) -> Iterator[str]:
                 yield f"  {json.dumps(field)}{'' if needed else '?'}: {_typescript_type(inner)};"
             yield "}"
         yield f"\nexport function enqueue{name}<T>("
-        yield f"  enqueue: Enqueue<T>, args: {kind}, options: object = {{}},"
+        yield f"  enqueue: Enqueue<T>, args: {kind}, options?: object,"
         yield "): Promise<T> {"
-        version = json.dumps(str(each["version"]))
-        named = f"{json.dumps(each['type'])}, {args}, {{ version: {version}, ...options }}"
+        named = json.dumps(f"{each['type']}@{each['version']}") + f", {args}, options"
         yield f"  return enqueue({named});"
         yield "}"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def _version(text: str) -> int | str:
-    """Return a version as it was registered. A whole number is shown as a number."""
+    """Return a version for an answer. A whole number is shown as a number."""
     return int(text) if text.isdecimal() else text
 
 

@@ -81,7 +81,7 @@ class Version:
 
 @record(frozen=True)
 class Schema:
-    """A version of a schema. `version` is shown as it was registered: a whole number as one."""
+    """A version of a schema. `version` is the registered text. A whole number is shown as one."""
 
     type: str
     version: str

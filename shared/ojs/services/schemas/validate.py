@@ -38,7 +38,7 @@ class Validator:
     of_object: bool
 
     def errors(self, args: Sequence[Any]) -> list[str]:
-        """Return what is wrong with arguments, without their values. Empty: they are valid."""
+        """Return the errors of arguments, without their values. Empty: they are valid."""
         one = self.of_object and len(args) == 1 and isinstance(args[0], Mapping)
         value = args[0] if one else args
         if self.compiled.is_valid(value):
