@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ojs.domain.access import Scope
+from ojs.domain.errors import BackendUnavailable
 from tests.unit.functions.client import Api
 from tests.unit.functions.keyed import Keyed
+from tests.unit.functions.terminal import bridge, runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -250,3 +255,59 @@ def test_costs(api: Api, clock: ManualClock) -> None:
     calls.clear()
     push(api, GOOD)
     assert calls == again
+
+
+def test_lost_answers(api: Api) -> None:
+    table, original = api.runtime.table, api.runtime.table.transact
+
+    def lost(writes: Any) -> None:
+        original(writes)
+        raise BackendUnavailable("The response was lost.")
+
+    table.transact = lost  # type: ignore[method-assign]
+    assert put(api).status == 503
+    table.transact = original  # type: ignore[method-assign]
+    assert put(api).status == 201
+    table.transact = lost  # type: ignore[method-assign]
+    assert api("DELETE", f"{ADMIN}/email.send/1").status == 503
+    table.transact = original  # type: ignore[method-assign]
+    assert api("DELETE", f"{ADMIN}/email.send/1").status == 404
+    assert api.get(ADMIN).json["schemas"] == []
+
+
+def test_two_at_once(api: Api) -> None:
+    table, original = api.runtime.table, api.runtime.table.transact
+
+    def late(writes: Any) -> None:
+        table.transact = original  # type: ignore[method-assign]
+        assert api("PUT", f"{ADMIN}/other/1", {"schema": {}}).status == 201
+        original(writes)
+
+    table.transact = late  # type: ignore[method-assign]
+    assert put(api).status == 201
+    assert len(api.get(ADMIN).json["schemas"]) == 2
+
+
+def test_command(api: Api, monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
+    bridge(monkeypatch, api)
+    ojs = runner(capsys)
+    monkeypatch.setenv("OJS_URL", "http://test")
+    file = tmp_path / "mail.json"
+    file.write_text(json.dumps(MAIL))
+    assert ojs("schemas", "put", "email.send", "1.0.0", str(file)).status == 0
+    assert ojs("schemas", "mode", "email.send", "strict").status == 0
+    assert json.loads(ojs("schemas", "show", "email.send").out) == MAIL
+    assert ojs("schemas", "list").out.startswith("email.send  1.0.0  strict")
+    names: dict[str, Any] = {}
+    code = ojs("schemas", "generate", "--language", "python").out
+    exec(compile(code, "generated", "exec"), names)
+    fields = names["EmailSendArgs"]
+    assert fields.__annotations__.keys() == {"to", "n"}
+    sent: list[Any] = []
+    client = SimpleNamespace(enqueue=lambda *args: sent.append(args))
+    names["enqueue_email_send"](client, GOOD[0])
+    assert sent == [("email.send@1.0.0", GOOD)]
+    script = ojs("schemas", "generate", "--language", "typescript").out
+    assert '  "to": string;\n  "n"?: number;' in script
+    assert ojs("schemas", "delete", "email.send", "1.0.0").status == 0
+    assert ojs("schemas", "show", "email.send").status != 0
