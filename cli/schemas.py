@@ -102,7 +102,8 @@ def _name(job_type: str) -> str:
 
 
 def _is_object(schema: Mapping[str, Any]) -> bool:
-    return schema.get("type", "object" if "properties" in schema else None) == "object"
+    kind = schema.get("type", "object" if "properties" in schema else None)
+    return bool(kind == "object")
 
 
 def _fields(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:

@@ -91,7 +91,7 @@ class Schemas:
                 SchemaEntry(
                     latest.version,
                     latest.created_ms,
-                    entry and entry.mode,
+                    None if entry is None else entry.mode,
                     directory.revision + 1,
                     len(listed) + 1,
                 ),
@@ -211,7 +211,7 @@ class Schemas:
             after = None
             if left:
                 new = directory.revision + 1
-                mode = entry and entry.mode
+                mode = None if entry is None else entry.mode
                 after = SchemaEntry(left[0].version, left[0].created_ms, mode, new, len(left))
             self._schemas.remove(old, directory, directory.with_entry(job_type, after))
             return gone[0]

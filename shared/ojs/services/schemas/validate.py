@@ -77,7 +77,7 @@ def compile_schema(schema: Mapping[str, Any]) -> Validator:
             pattern_options=jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES),
             retriever=_refuse,
         )
-    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
+    except (ValueError, jsonschema_rs.ReferencingError) as error:  # type: ignore[misc]
         reason = str(getattr(error, "message", error))
         path = [str(each) for each in getattr(error, "instance_path", ())]
         rule = f"must be a valid JSON Schema of draft 2020-12: {reason}"
