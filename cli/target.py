@@ -79,6 +79,13 @@ class Server(Client):
         """Send a request that the library has no method for. Raises CommandError."""
         return self.run(Call(method, path, json_object, body, query))
 
+    def edit(
+        self, method: str, path: str, body: Any = None, *, etag: str | None, new: bool = False
+    ) -> Any:
+        """Change a configuration that has this ETag, or create it. Raises CommandError."""
+        headers = {"If-None-Match": "*"} if new else {"If-Match": f'"{etag}"'} if etag else {}
+        return self.run(Call(method, path, json_object, body, {}, headers))
+
 
 @contextmanager
 def _failing(doubt: str = "") -> Iterator[None]:

@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from ojs.services.operations.actions import Actions
     from ojs.services.operations.authentication import Authentication, PrincipalLookup
     from ojs.services.operations.events import Events
+    from ojs.services.operations.key_rates import KeyRates
     from ojs.services.operations.key_states import KeyStates
     from ojs.services.operations.metrics_sweep import MetricsSweep
     from ojs.services.operations.origin import OriginGuard
@@ -646,6 +647,7 @@ class Runtime:
     access_keys: AccessKeys = provided(
         "ojs.services.operations.access_keys:AccessKeys", directory=_subscriptions
     )
+    key_rates: KeyRates = provided("ojs.services.operations.key_rates:KeyRates")
     authentication: Authentication = provided(
         "ojs.services.operations.authentication:Authentication"
     )

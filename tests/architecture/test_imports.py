@@ -69,8 +69,8 @@ ALLOWED: dict[str, set[str]] = {
     "local": {"local", "ojs", "functions"},
     "cli": {
         "cli", "ojs.services.operations.tidy", "ojs.store.table.clients", "ojs.store.jobs.orphans",
-        "ojs.store.table.table", "ojs.domain.errors", "ojs.domain.times", "ojs.clock",
-        "ojs_aws",
+        "ojs.store.table.table", "ojs.domain.edits", "ojs.domain.errors", "ojs.domain.times",
+        "ojs.clock", "ojs_aws",
     },
     "examples": {"ojs_aws"},
     "examples.middleware": {"ojs.middleware"},

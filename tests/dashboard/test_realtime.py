@@ -305,6 +305,7 @@ def test_a_ticket_that_is_refused_is_not_asked_for_again(screen: Opener, status:
     assert run(shown, 600, 5)[TICKETS] == 0
 
 
+@pytest.mark.whole
 def test_a_socket_that_always_closes_is_asked_for_less_and_less(screen: Opener) -> None:
     """As behind a proxy that lets no WebSocket through, or that answers 401 or 403."""
     line = held(shown := screen(), "queues/mail", drops=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         (1, 37, 24),
         (50, 60, 100),
         pytest.param(200, 120, 250, marks=pytest.mark.exhaustive),
-        pytest.param(1_000, 150, 320, marks=pytest.mark.exhaustive),
+        pytest.param(1_000, 150, 320, marks=pytest.mark.whole),
     ],
 )
 def test_in_use(

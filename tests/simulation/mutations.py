@@ -46,6 +46,7 @@ from ojs.store.table.table import Delete, Put, Table, Update
 from tests.simulation.faults import Client
 from tests.simulation.mutations_due import DUE_NOTES
 from tests.simulation.mutations_durable import DURABLE
+from tests.simulation.mutations_hooks import HOOKS
 from tests.simulation.mutations_keyed import KEYED
 from tests.simulation.mutations_late import LATE, Mutation, dropped, updates
 from tests.simulation.mutations_leases import LEASES
@@ -557,6 +558,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     ),
     **WORKFLOWS,
     **KEYED,
+    **HOOKS,
     **PUSH,
     **RINGS,
     **LATE,

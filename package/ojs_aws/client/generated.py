@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ojs_aws.client.call import Answer, Call, json_object, place
+from ojs_aws.client.call import Answer, Call, if_match_header, json_object, place
 from ojs_aws.client.method import Method
 
 
@@ -129,11 +129,12 @@ class Generated:
 
     @Method
     @staticmethod
-    def change_cron(name: str, **body: Any) -> Call[Answer]:
+    def change_cron(name: str, *, if_match: str | None = None, **body: Any) -> Call[Answer]:
         """Change some of a cron job.
 
         Args:
             name: Name of the cron job.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `expression`, `cron`, `schedule`, `timezone`,
                 `job_template`, `type`, `args`, `meta`, `options`, `queue`, `overlap_policy`,
                 `enabled`, `description`, `starts_at`, `ends_at`, `catchup_window`, `jitter`,
@@ -145,15 +146,18 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PATCH", place("cron/{}", name), json_object, body)
+        return Call(
+            "PATCH", place("cron/{}", name), json_object, body, headers=if_match_header(if_match)
+        )
 
     @Method
     @staticmethod
-    def configure_queue(name: str, **body: Any) -> Call[Answer]:
+    def configure_queue(name: str, *, if_match: str | None = None, **body: Any) -> Call[Answer]:
         """Change a queue's configuration.
 
         Args:
             name: Name of the queue.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `max_size`, `max_depth`, `max_size_bytes`,
                 `overflow_policy`, `strategy`, `warning_threshold`, `backpressure`, `concurrency`,
                 `rate_limit`, `visibility_timeout`, `default_timeout`, `default_retry`, `retention`,
@@ -167,14 +171,21 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PUT", place("queues/{}/config", name), json_object, body)
+        return Call(
+            "PUT",
+            place("queues/{}/config", name),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod
-    def create_delivery(**body: Any) -> Call[Answer]:
+    def create_delivery(*, if_match: str | None = None, **body: Any) -> Call[Answer]:
         """Push the jobs of queues to an endpoint or function.
 
         Args:
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `target`, `endpoint`, `queues`, `pool`, `job_types`,
                 `concurrency`, `batch_size`, `timeout_ms`, `form`, `signing_secret`,
                 `signing_secrets`, `paused`, `config`.
@@ -185,7 +196,9 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("POST", "admin/deliveries", json_object, body)
+        return Call(
+            "POST", "admin/deliveries", json_object, body, headers=if_match_header(if_match)
+        )
 
     @Method
     @staticmethod
@@ -269,11 +282,12 @@ class Generated:
 
     @Method
     @staticmethod
-    def delete_cron(name: str) -> Call[Answer]:
+    def delete_cron(name: str, *, if_match: str | None = None) -> Call[Answer]:
         """Delete a cron job; its jobs stay.
 
         Args:
             name: Name of the cron job.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
 
         Returns:
             The JSON object of the response.
@@ -281,7 +295,9 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("DELETE", place("cron/{}", name), json_object)
+        return Call(
+            "DELETE", place("cron/{}", name), json_object, headers=if_match_header(if_match)
+        )
 
     @Method
     @staticmethod
@@ -301,11 +317,12 @@ class Generated:
 
     @Method
     @staticmethod
-    def delete_delivery(name: str) -> Call[Answer]:
+    def delete_delivery(name: str, *, if_match: str | None = None) -> Call[Answer]:
         """Delete a delivery.
 
         Args:
             name: Name of the delivery.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
 
         Returns:
             The JSON object of the response.
@@ -313,15 +330,21 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("DELETE", place("admin/deliveries/{}", name), json_object)
+        return Call(
+            "DELETE",
+            place("admin/deliveries/{}", name),
+            json_object,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod
-    def delete_pool(name: str) -> Call[Answer]:
+    def delete_pool(name: str, *, if_match: str | None = None) -> Call[Answer]:
         """Delete a worker pool.
 
         Args:
             name: Name of the pool.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
 
         Returns:
             The JSON object of the response.
@@ -329,15 +352,18 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("DELETE", place("admin/pools/{}", name), json_object)
+        return Call(
+            "DELETE", place("admin/pools/{}", name), json_object, headers=if_match_header(if_match)
+        )
 
     @Method
     @staticmethod
-    def delete_rate_limit(key: str) -> Call[Answer]:
+    def delete_rate_limit(key: str, *, if_match: str | None = None) -> Call[Answer]:
         """Remove a key's override and pause.
 
         Args:
             key: Key of the rate limit.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
 
         Returns:
             The JSON object of the response.
@@ -345,7 +371,9 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("DELETE", place("rate-limits/{}", key), json_object)
+        return Call(
+            "DELETE", place("rate-limits/{}", key), json_object, headers=if_match_header(if_match)
+        )
 
     @Method
     @staticmethod
@@ -399,11 +427,12 @@ class Generated:
 
     @Method
     @staticmethod
-    def delete_webhook(subscription_id: str) -> Call[Answer]:
+    def delete_webhook(subscription_id: str, *, if_match: str | None = None) -> Call[Answer]:
         """Delete a subscription to events.
 
         Args:
             subscription_id: ID of the subscription.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
 
         Returns:
             The JSON object of the response.
@@ -411,7 +440,28 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("DELETE", place("webhooks/subscriptions/{}", subscription_id), json_object)
+        return Call(
+            "DELETE",
+            place("webhooks/subscriptions/{}", subscription_id),
+            json_object,
+            headers=if_match_header(if_match),
+        )
+
+    @Method
+    @staticmethod
+    def get_action(action_id: str) -> Call[Answer]:
+        """Read an action of an operator.
+
+        Args:
+            action_id: ID of the action.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("admin/actions/{}", action_id), json_object)
 
     @Method
     @staticmethod
@@ -721,6 +771,22 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", "health", json_object)
+
+    @Method
+    @staticmethod
+    def job_lineage(job_id: str) -> Call[Answer]:
+        """Read which jobs a job comes from, and which follow it.
+
+        Args:
+            job_id: ID of the job.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("jobs/{}/lineage", job_id), json_object)
 
     @Method
     @staticmethod
@@ -1188,11 +1254,12 @@ class Generated:
 
     @Method
     @staticmethod
-    def put_delivery(name: str, **body: Any) -> Call[Answer]:
+    def put_delivery(name: str, *, if_match: str | None = None, **body: Any) -> Call[Answer]:
         """Create or replace a delivery.
 
         Args:
             name: Name of the delivery.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `target`, `endpoint`, `queues`, `pool`, `job_types`,
                 `concurrency`, `batch_size`, `timeout_ms`, `form`, `signing_secret`,
                 `signing_secrets`, `paused`, `config`.
@@ -1203,15 +1270,22 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PUT", place("admin/deliveries/{}", name), json_object, body)
+        return Call(
+            "PUT",
+            place("admin/deliveries/{}", name),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod
-    def put_pool(name: str, **body: Any) -> Call[Answer]:
+    def put_pool(name: str, *, if_match: str | None = None, **body: Any) -> Call[Answer]:
         """Create or replace a worker pool.
 
         Args:
             name: Name of the pool.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `queues`, `concurrency`, `strategy`, `weights`,
                 `isolated`, `starvation_prevention`, `tenant_fairness`.
 
@@ -1221,15 +1295,22 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PUT", place("admin/pools/{}", name), json_object, body)
+        return Call(
+            "PUT",
+            place("admin/pools/{}", name),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod
-    def put_rate_limit(key: str, **body: Any) -> Call[Answer]:
+    def put_rate_limit(key: str, *, if_match: str | None = None, **body: Any) -> Call[Answer]:
         """Override a key's rate limit.
 
         Args:
             key: Key of the rate limit.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `concurrency`, `rate`, `limit`, `period`, `throttle`,
                 `expires_at`.
 
@@ -1239,15 +1320,24 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PUT", place("rate-limits/{}", key), json_object, body)
+        return Call(
+            "PUT",
+            place("rate-limits/{}", key),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod
-    def put_webhook(subscription_id: str, **body: Any) -> Call[Answer]:
+    def put_webhook(
+        subscription_id: str, *, if_match: str | None = None, **body: Any
+    ) -> Call[Answer]:
         """Change a subscription to events, as with PATCH.
 
         Args:
             subscription_id: ID of the subscription.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `url`, `events`, `secret`, `active`, `filter`,
                 `metadata`, `timeout_s`.
 
@@ -1257,7 +1347,13 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PUT", place("webhooks/subscriptions/{}", subscription_id), json_object, body)
+        return Call(
+            "PUT",
+            place("webhooks/subscriptions/{}", subscription_id),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod
@@ -1482,11 +1578,29 @@ class Generated:
 
     @Method
     @staticmethod
-    def set_queue_limits(name: str, **body: Any) -> Call[Answer]:
+    def search_history(**query: Any) -> Call[Answer]:
+        """Search the history of all jobs.
+
+        Args:
+            **query: Query parameters: `start`, `end`, `event_types`, `queues`, `queue`,
+                `job_types`, `job_type`, `query`, `limit`, `cursor`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", "history", json_object, query=query)
+
+    @Method
+    @staticmethod
+    def set_queue_limits(name: str, *, if_match: str | None = None, **body: Any) -> Call[Answer]:
         """Set a queue's own limits.
 
         Args:
             name: Name of the queue.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `limit`, `period`, `rate_limit`, `rate`, `concurrency`.
 
         Returns:
@@ -1495,14 +1609,21 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PUT", place("admin/queues/{}/rate-limit", name), json_object, body)
+        return Call(
+            "PUT",
+            place("admin/queues/{}/rate-limit", name),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod
-    def set_queue_policy(**body: Any) -> Call[Answer]:
+    def set_queue_policy(*, if_match: str | None = None, **body: Any) -> Call[Answer]:
         """Change the policy for new queues.
 
         Args:
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `max_size`, `max_depth`, `max_size_bytes`,
                 `overflow_policy`, `strategy`, `warning_threshold`, `backpressure`, `concurrency`,
                 `rate_limit`, `visibility_timeout`, `default_timeout`, `default_retry`, `retention`,
@@ -1516,7 +1637,9 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PUT", "queues/_default/config", json_object, body)
+        return Call(
+            "PUT", "queues/_default/config", json_object, body, headers=if_match_header(if_match)
+        )
 
     @Method
     @staticmethod
@@ -1618,11 +1741,14 @@ class Generated:
 
     @Method
     @staticmethod
-    def update_webhook(subscription_id: str, **body: Any) -> Call[Answer]:
+    def update_webhook(
+        subscription_id: str, *, if_match: str | None = None, **body: Any
+    ) -> Call[Answer]:
         """Change a subscription to events.
 
         Args:
             subscription_id: ID of the subscription.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `url`, `events`, `secret`, `active`, `filter`,
                 `metadata`, `timeout_s`.
 
@@ -1632,7 +1758,13 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PATCH", place("webhooks/subscriptions/{}", subscription_id), json_object, body)
+        return Call(
+            "PATCH",
+            place("webhooks/subscriptions/{}", subscription_id),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod

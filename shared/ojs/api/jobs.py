@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from ojs import runtime
 from ojs.api import backpressure
 from ojs.api import job_answers as views
+from ojs.domain import times
 from ojs.domain.access import Scope
 from ojs.domain.errors import (
     BackendError,
@@ -18,6 +19,7 @@ from ojs.domain.errors import (
     MiddlewareError,
     NotStored,
     OjsError,
+    ResultPruned,
     TooManyJobs,
 )
 from ojs.domain.job import envelope, idempotency
@@ -151,6 +153,24 @@ class ResultAnswer(AsIs):
     error: JobError = absent()
 
 
+class JobResult(AsIs):
+    """The result or the error of a final job."""
+
+    state: State
+    result: Any
+    error: JobError = absent()
+
+
+class ResultsAnswer(AsIs):
+    """The results of several jobs.
+
+    Null: the job is not final, its result has expired, or no job with this ID is in reach.
+    """
+
+    results: dict[str, JobResult | None]
+    omitted: list[Id] = absent("not read, because the response is full; ask again for these")
+
+
 class RetriesAnswer(AsIs):
     """A job's error history."""
 
@@ -203,6 +223,23 @@ class JobHistoryAnswer(AsIs):
     total: Count
     next_cursor: Annotated[str, Field(min_length=1)] = absent()
     approximate: Literal[True] = present("of earlier attempts only the failures are known")
+
+
+class LineageChild(AsIs):
+    """A job of a workflow that waits for this job."""
+
+    job_id: Id
+
+
+class LineageAnswer(AsIs):
+    """The jobs that a job comes from, and the started jobs of its workflow that follow it."""
+
+    job_id: Id
+    parent_id: Id = absent("the job that enqueued it, or that waits for it")
+    root_id: Id = absent("the first of its ancestors, as its producer named it")
+    workflow_id: Id = absent()
+    children: list[LineageChild]
+    complete: Literal[False] = present("jobs that name it as parent_id are not listed")
 
 
 class JobsRefusedAnswer(ErrorAnswer):
@@ -615,21 +652,45 @@ def activate_job(request: Request) -> Reply:
         200: Success(ResultAnswer, "The job is final."),
         202: Success(ResultAnswer, "The job is not done yet.", ("Retry-After",)),
     },
-    errors=(404,),
+    errors=(404, 410),
     query=_WAIT,
 )
 def get_result(request: Request) -> Reply:
     """Read, or wait for, a job's result."""
     job_id, jobs = request.named, runtime.current().jobs
     wait_ms = _wait_ms(request)
-    while wait_ms > 0 and not jobs.state(job_id).terminal:
+    while wait_ms > 0 and not (job := jobs.record(job_id)).state.terminal:
+        if job.result_ttl_s == 0:
+            rule = "can't be used, because the job's result_ttl is 0. Read the state of the job"
+            raise InvalidRequest("wait", rule)
         pause_ms = min(_POLL_EVERY_MS, wait_ms)
         sleep(pause_ms / 1_000)
         wait_ms = min(wait_ms - pause_ms, request.remaining_ms() - _SPARE_MS)
     return _result(jobs.get(job_id))
 
 
+@jobs.endpoint(
+    "POST /results",
+    Permission(Scope.JOBS_READ, QueueScope.NAMED),
+    ResultsAnswer,
+    request=models.ResultsRequest,
+    example={"ids": ["019414d4-8b2e-7c3a-b5d1-f0e2a3b4c5d6"]},
+    name="results",
+)
+def get_results(request: Request) -> Reply:
+    """Read the results of several jobs."""
+    ids = request.parsed(models.ResultsRequest).ids
+    for at, job_id in enumerate(ids):
+        if (first := ids.index(job_id)) < at:
+            raise InvalidRequest(f"ids[{at}]", f"is a duplicate of ids[{first}]", value=job_id)
+    reaches = request.principal.reaches
+    found = runtime.current().jobs.final(ids, reaches, most=views.MAX_RESULTS_BYTES)
+    return Reply(views.results(ids, found))
+
+
 def _result(job: StoredJob) -> Reply:
+    if job.result_ttl_s is not None and job.result_expired(runtime.current().clock.now_ms()):
+        raise ResultPruned(times.format_ms(job.result_until_ms or 0))
     if job.state.terminal:
         return Reply(views.result(job))
     return Reply(views.result(job), 202, {"Retry-After": "1"})
@@ -708,3 +769,26 @@ def job_history(request: Request) -> Reply:
     if job.durable is not NOT_DURABLE:
         job = runtime.current().steps.with_outcomes(job)
     return Reply(views.history(job, limit=limit, cursor=opened))
+
+
+@jobs.endpoint("GET /{id}/lineage", _READS, LineageAnswer, errors=(404,))
+def job_lineage(request: Request) -> Reply:
+    """Read which jobs a job comes from, and which follow it.
+
+    Its ancestors as it names them, and the jobs after it in its workflow.
+    """
+    current = runtime.current()
+    job = current.jobs.get(request.named)
+    content, parent = job.content or {}, job.durable.parent
+    children: list[str] = []
+    if job.workflow is not None:
+        children = current.workflow_reading.following(job.workflow, request.principal)
+    told = {
+        "job_id": job.id,
+        "parent_id": content.get("parent_id") or (parent and parent.job_id),
+        "root_id": content.get("root_id"),
+        "workflow_id": job.workflow and job.workflow.workflow_id,
+        "children": [{"job_id": each} for each in children],
+        "complete": False,
+    }
+    return Reply({name: value for name, value in told.items() if value is not None})

@@ -65,6 +65,11 @@ _ERRORS = {
         "Conflict",
         "The resource is in a different state or already exists. Nothing was changed.",
     ),
+    410: ("Gone", "The result of the job has expired."),
+    412: (
+        "PreconditionFailed",
+        "The configuration doesn't have the version in If-Match. Nothing was changed.",
+    ),
     413: ("TooLarge", "The job, the result, or the request is too large."),
     422: (
         "Unprocessable",
@@ -72,9 +77,10 @@ _ERRORS = {
     ),
     429: (
         "QueueFull",
-        "A queue is at capacity. Nothing was stored. Retry after `Retry-After` seconds, if set.",
+        "A queue is full, or the key exceeds its limit of requests. Nothing was stored.",
     ),
     500: ("InternalError", "An internal error."),
+    501: ("NotImplemented", "This server doesn't have this optional part of the operation."),
     503: (
         "Unavailable",
         "DynamoDB throttles requests or can't be reached. Retry after `Retry-After` seconds.",
@@ -91,6 +97,10 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
         {"type": "string"},
         "path of the new job, queue, pool, delivery, cron job, workflow or key",
     ),
+    "ETag": (
+        {"type": "string"},
+        "version of the configuration, for If-Match; counts and states are not part of it",
+    ),
     "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before a retry"),
     "X-OJS-Queue-Depth": (
         {"type": "integer", "minimum": 0},
@@ -102,6 +112,7 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
         "depth divided by bound, beyond the queue's warning threshold; of several the fullest",
     ),
     "X-OJS-Batch-Size": ({"type": "integer", "minimum": 1}, "jobs in the request"),
+    "X-OJS-Limit-Clamped": ({"type": "string", "const": "true"}, "limit was above the maximum"),
     "X-OJS-Max-Batch-Size": ({"type": "integer"}, "how many jobs one request may have"),
     "X-RateLimit-Limit": (
         {"type": "integer", "minimum": 0},
@@ -125,6 +136,7 @@ _BESIDE: Mapping[str, tuple[Mapping[str, Any], str]] = {
 _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "job": ({"type": "string", "pattern": UUID7.pattern}, "the job's id"),
     "operation": ({"type": "string", "pattern": UUID7.pattern}, "the operation's id"),
+    "action": ({"type": "string", "pattern": UUID7.pattern}, "the action's id"),
     "worker": (models.WORKER_ID_SCHEMA, "the worker's id"),
     "queue": (QUEUE_SCHEMA, "the queue's name"),
     "pool": (POOL_SCHEMA, "the worker pool's name"),
@@ -261,14 +273,6 @@ _SHOWN_BACK = {"description": "as shown; without effect, but a name must be that
 _AS_SHOWN = {"description": "as shown; without effect"}
 _SUBSCRIPTION = {"properties": dict.fromkeys(sorted(webhooks.SHOWN_BACK), _AS_SHOWN)}
 _TYPE_RULES: Mapping[str, dict[str, Any]] = {
-    "JobRequest": {
-        "properties": {
-            envelope.RESULT_TTL: {
-                "type": "null",
-                "description": "422 unless null: the field is not supported",
-            }
-        }
-    },
     "RateLimitRequest": _RATE_LIMIT,
     "OverrideRequest": {
         "anyOf": [{"required": [name]} for name in ("concurrency", "rate", "throttle", "limit")],
@@ -460,9 +464,11 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
         }
     responses: dict[str, Any] = {}
     for status, success in operation.answers.items():
+        tagged = operation.versioned and success.shape and "etag" in dict(fields(success.shape))
+        named = (*_ALWAYS, *success.headers, *(("ETag",) if tagged else ()))
         responses[str(status)] = {
             "description": success.description,
-            "headers": _headers((*_ALWAYS, *success.headers)) | _sometimes(success.sometimes),
+            "headers": _headers(named) | _sometimes(success.sometimes),
         }
         if success.shape is not None:
             ref = _named(success.shape, schemas)["$ref"]
@@ -470,7 +476,7 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
         if success.text:
             content = responses[str(status)].setdefault("content", {})
             content[success.text_type] = {"schema": {"type": "string"}}
-    for status in (*operation.errors, *COMMON_ERRORS, *((401, 403) if closed else ())):
+    for status in (*operation.errors, *COMMON_ERRORS, *((401, 403, 429) if closed else ())):
         # A failed health check has its own body.
         ref = f"#/components/responses/{_ERRORS[status][0]}"
         responses.setdefault(str(status), {"$ref": ref})
@@ -563,10 +569,12 @@ def _content(ref: str, example: Any = None) -> dict[str, Any]:
 
 
 def _error(status: int) -> dict[str, Any]:
-    extra = {503: ("Retry-After",), 429: ("X-OJS-Queue-Depth", "X-OJS-Queue-Bound")}
-    # Optional, because a batch that can never fit doesn't get the header.
+    extra = {503: ("Retry-After",)}
+    # Optional, because a batch that can never fit doesn't get the header, and because the limit of
+    # a key is none of a queue.
     sometimes = {
-        409: ("Retry-After",), 413: ("X-OJS-Max-Batch-Size",), 429: ("Retry-After",),
+        409: ("Retry-After",), 413: ("X-OJS-Max-Batch-Size",),
+        429: ("X-OJS-Queue-Depth", "X-OJS-Queue-Bound", "Retry-After"),
     }  # fmt: skip
     example = _ERROR_EXAMPLE if status == 404 else None
     return {

@@ -59,6 +59,15 @@ EXTENSIONS = (
 # `durable-steps`: outcomes of steps, sleeps, signals, and child jobs.
 OWN_EXTENSIONS = ("batch-acks", "durable-steps", "push-delivery")
 
+# ojs-disaster-recovery, section 4.3. DynamoDB acknowledges a write when it is stored in two of the
+# three zones of the region, and all zones serve requests.
+DISASTER_RECOVERY = {
+    "durability_level": 2,
+    "replication_mode": "synchronous",
+    "ha_mode": "active-active",
+    "backup_format": "dynamodb-pitr",
+}
+
 # Authorizer → authentication methods (ojs-http-binding section 5).
 AUTHENTICATION: dict[str, list[Literal["api-key", "jwt", "aws-sigv4"]]] = {
     "none": [],
@@ -106,6 +115,7 @@ class ConformanceExtensions(Answer["Settings"]):
     """Extensions that are offered as a whole, and the bindings of realtime."""
 
     realtime: Realtime = Realtime.of(_c)
+    disaster_recovery: dict[str, Any] = DISASTER_RECOVERY
     official: list[dict[str, str]] = made(_official, _c.webhook_queue)
     experimental: list[dict[str, str]] = _extensions(OWN_EXTENSIONS, "ojs-aws", "1.0.0")
 

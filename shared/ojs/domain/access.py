@@ -40,6 +40,8 @@ EVERY_ROLE = "*"
 
 MAX_NAME_CHARACTERS = 255
 MAX_QUEUES = 50
+# Maximum `max_requests_per_s` of a key.
+MAX_RATE = 100_000
 # Maximum number of generations of keys. It limits the time to revoke a key with all its
 # descendants.
 MAX_ANCESTORS = 9
@@ -82,6 +84,8 @@ class Principal:
     key: str | None = None
     # When its key or token expires (ms since the epoch); None: never.
     until_ms: int | None = None
+    # Maximum rate of its requests, if its key has one.
+    max_requests_per_s: int | None = None
 
     @property
     def limited(self) -> bool:
@@ -118,6 +122,8 @@ class Principal:
         context = {"principal": self.name or "", "scopes": " ".join(sorted(self.scopes))}
         if self.key is not None:
             context["key"] = self.key
+        if self.max_requests_per_s is not None:
+            context["rate"] = str(self.max_requests_per_s)
         if self.queues is not None:
             context["queues"] = " ".join(self.queues)
         if self.until_ms is not None:
@@ -137,6 +143,7 @@ class Principal:
             None if queues is None else tuple(str(queues).split()),
             str(key) if key is not None else None,
             int(str(until)) if until is not None else None,
+            max_requests_per_s=int(str(rate)) if (rate := context.get("rate")) else None,
         )
 
 
@@ -176,11 +183,21 @@ class AccessKey:
     role: str | None = None
     # Whether the key has no MAC. Versions before 0.3 created such keys.
     old: bool = False
+    # Maximum rate of the requests with this key. None: no limit.
+    max_requests_per_s: int | None = None
 
     @property
     def principal(self) -> Principal:
         """The principal of the key."""
-        return Principal(self.name, self.scopes, self.queues, self.id, self.expires_ms)
+        rate = self.max_requests_per_s
+        return Principal(
+            self.name,
+            self.scopes,
+            self.queues,
+            self.id,
+            self.expires_ms,
+            max_requests_per_s=rate,
+        )
 
     def state(self, now_ms: int) -> str:
         """Return the state of the key at `now_ms`: `active`, `expired`, or `revoked`."""

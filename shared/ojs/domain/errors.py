@@ -129,6 +129,12 @@ class SchemaMismatch(ValidationFailed):
         self.index = index
 
 
+class NotImplementedHere(Unsupported):
+    """The request uses an optional part of an operation that this server doesn't have."""
+
+    code = "not_implemented"
+
+
 class PayloadTooLarge(OjsError):
     """The job, the result, or the request is larger than allowed. Sizes in bytes."""
 
@@ -143,6 +149,24 @@ class PayloadTooLarge(OjsError):
             rule,
             details={"field": what, "size": size, "limit": limit}
             | ({} if queue is None else {"queue": queue}),
+        )
+
+
+class ResultTooLarge(PayloadTooLarge):
+    """The result of a job is larger than allowed. The job is still active."""
+
+    code = "RESULT_TOO_LARGE"
+
+
+class ResultPruned(OjsError):
+    """The time to live of the job's result has ended."""
+
+    code = "RESULT_PRUNED"
+
+    def __init__(self, expired_at: str) -> None:
+        """Create the error. `expired_at` is when the result expired (RFC 3339)."""
+        super().__init__(
+            f"The result of the job expired at {expired_at}.", details={"expired_at": expired_at}
         )
 
 
@@ -275,6 +299,20 @@ class Conflict(OjsError):
             self.details["expected_states"] = expected
 
 
+class PreconditionFailed(OjsError):
+    """The configuration doesn't have the version in If-Match. Nothing was changed."""
+
+    code = "precondition_failed"
+
+    def __init__(self, kind: str, name: str, etag: str | None) -> None:
+        """`etag` is the current version, or None if there is none."""
+        state = "doesn't exist" if etag is None else "exists, or has changed since you read it"
+        super().__init__(
+            f"{kind.capitalize()} '{shorten(name)}' {state}. Nothing was changed.",
+            details={"resource": kind, "id": shorten(name)} | ({"etag": etag} if etag else {}),
+        )
+
+
 class KeyTaken(Conflict):
     """The idempotency key in `field` was already used for a different request."""
 
@@ -329,6 +367,21 @@ class NotStored(OjsError):
     def __init__(self) -> None:
         super().__init__(
             "This job was not stored, because another job of the request was rejected."
+        )
+
+
+class TooManyRequests(OjsError):
+    """The access key exceeds its limit of requests."""
+
+    code = "rate_limited"
+    retryable = True
+
+    def __init__(self, limit: int) -> None:
+        """Create the error. `limit` is in requests a second."""
+        super().__init__(
+            f"The access key allows {limit} requests per second.",
+            details={"limit": limit},
+            retry_after_s=1,
         )
 
 

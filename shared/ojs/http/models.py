@@ -993,6 +993,9 @@ class CreateKeyRequest(Configuration):
     expires_at: Annotated[str, After(_moment)] | None = Field(
         None, description="when it ends: RFC 3339, or '+' and an ISO 8601 duration; never without"
     )
+    max_requests_per_s: int | None = Field(
+        None, ge=1, le=access.MAX_RATE, description="429 above it; no limit when not given"
+    )
 
 
 def _role(value: str) -> str:
@@ -1034,6 +1037,17 @@ class ChangeJobRequest(Configuration):
 
 
 _NOT_ATOMIC = "must be partial, because the server processes each job separately."
+
+
+MAX_RESULTS = 100
+
+
+class ResultsRequest(Configuration):
+    """Read the results of several jobs."""
+
+    ids: Annotated[list[JobId], Field(min_length=1, max_length=MAX_RESULTS)] = Field(
+        description="each job once"
+    )
 
 
 class JobsRequest(Configuration):

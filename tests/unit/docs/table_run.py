@@ -246,7 +246,8 @@ def _deployment(run: Run) -> None:
         Principal("operator"), "worker", ("jobs:read",), queues=("plain",)
     )
     Authentication(AccessKeyStore(table), run.clock).who(f"Bearer {credential.text}")
-    first, _ = run.run.access_keys.create(ANYBODY, "operator", ("work",))
+    first, _ = run.run.access_keys.create(ANYBODY, "operator", ("work",), max_requests_per_s=5)
+    run.run.key_rates.check(first.principal)
     run.run.workers.beat("keyed", caller=first.principal)
     run.run.actions.add(first.principal, "pause_queue", "POST", "/ojs/v1/queues/q/pause", 200)
     later = run.clock.now_ms() + _HOUR_MS
@@ -271,7 +272,7 @@ def _states(run: Run) -> None:
         run.push("made", priority=priority)
         run.push("made")
     run.push("plain", id=_CHOSEN.format(1), expires_at="+PT2H", timeout=60)
-    run.push("waiting", scheduled_at="+PT1H", visibility_timeout_ms=60_000)
+    run.push("waiting", scheduled_at="+PT1H", visibility_timeout_ms=60_000, result_ttl=60)
     run.push("waiting", expires_at="+PT1M")
     run.push("waiting", pending=True)
     activated = run.push("activated", pending=True)

@@ -40,7 +40,15 @@ EACH_FOR_ITSELF = "enqueue_bulk"
 # A beat only counts the jobs that it names; a list has what is within reach.
 # Its scope depends on the channel; without one it is that of all events.
 OWN_SCOPE = {"stream_events": Scope.ADMIN_READ}
-UNREFUSED = ("beat", "list_crons", "crons_list_crons", "list_workflows", "stream_events")
+# So has a request for results.
+UNREFUSED = (
+    "beat",
+    "results",
+    "list_crons",
+    "crons_list_crons",
+    "list_workflows",
+    "stream_events",
+)
 
 
 @dataclass

@@ -42,8 +42,10 @@ def test_a_family_that_is_not_offered_is_named(api: Api, feature: str, path: str
         ("PUT", "/admin/schemas/a.b/1", "schemas"),
         ("GET", "/ws", "event-streams"),
         ("GET", "/admin/tenants", "multi-tenancy"),
-        ("GET", f"/jobs/{ID}/lineage", "execution-history"),
-        ("POST", "/jobs/results", "bulk-results"),
+        ("GET", "/history/stats", "execution-history"),
+        ("POST", "/history/rebuild", "execution-history"),
+        ("DELETE", "/history", "history-purge"),
+        ("DELETE", f"/jobs/{ID}/history", "history-purge"),
     ],
 )
 def test_what_clients_ask_for(api: Api, method: str, path: str, feature: str) -> None:
@@ -73,7 +75,7 @@ def test_an_operation_wins_over_a_feature_that_is_as_literal() -> None:
 def test_literal_parts_of_a_path_win_over_parameters(api: Api) -> None:
     """`bulk` and `results` are no jobs; what is no name of a feature or of an operation is one."""
     assert contract.at(f"{BASE}/jobs/bulk/cancel")["POST"].id == "cancel_jobs"
-    assert contract.at(f"{BASE}/jobs/results") == {}
+    assert contract.at(f"{BASE}/jobs/results")["POST"].id == "results"
     assert "POST" in contract.at(f"{BASE}/jobs/bulky/cancel")
     reply = api.post(f"{BASE}/jobs/bulky/cancel")
     assert (reply.status, reply.error["details"]["field"]) == (400, "id")

@@ -24,13 +24,16 @@ OLD = "an older secret, as text"
 EVENT = {"id": "evt_1", "type": "job.completed", "data": {"queue": "q"}}
 
 
-def post(url: str, *, loopback: bool = True, **more: Any) -> HookOutcome:
+def post(
+    url: str, *, loopback: bool = True, connector: Connector | None = None, **more: Any
+) -> HookOutcome:
     subscription = Subscription(
         "sub_0123456789abcdef",
         url=url,
         **{"secrets": (SECRET, OLD), "old_until_ms": NOW_MS + 1, **more},
     )
-    target = WebhookTarget(ManualClock(NOW_MS), connector=Connector(loopback=loopback))
+    there = connector or Connector(loopback=loopback)
+    target = WebhookTarget(ManualClock(NOW_MS), connector=there)
     return target.post(subscription, HookDelivery("del_1", EVENT), timeout_s=0.3)
 
 
@@ -91,6 +94,28 @@ def test_redirects_stay_at_the_host_and_end() -> None:
     with endpoint(answer()) as other, endpoint(redirecting(other.url)) as seen:
         assert post(seen.url).verdict is HookVerdict.DEAD
         assert not other.requests
+
+
+def test_the_host_of_a_redirect_is_looked_up_and_checked_again() -> None:
+    answers = [["127.0.0.1"], ["10.0.0.1"]]
+    there = Connector(loopback=True, find=lambda _host, _port: answers.pop(0))
+    with endpoint(redirecting("/other")) as seen:
+        assert post(seen.url, connector=there).refused
+        assert len(seen.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "to",
+    ["https://localhost:{port}/", "//127.0.0.1:{port}/", "http://u:p@localhost:{port}/",
+     "http://10.0.0.1/", "file:///etc/passwd", "//[", "http://localhost:{port}@example.com/"],
+)  # fmt: skip
+def test_a_redirect_elsewhere_is_not_followed(to: str) -> None:
+    def send(connection: socket.socket) -> None:
+        redirecting(to.format(port=connection.getsockname()[1]))(connection)
+
+    with endpoint(send) as seen:
+        assert post(seen.url).verdict is not HookVerdict.DELIVERED
+        assert len(seen.requests) == 1
 
 
 @pytest.mark.parametrize("form", ["http://localhost:{port}/", "https://127.0.0.1:{port}/",

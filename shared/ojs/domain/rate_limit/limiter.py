@@ -329,6 +329,18 @@ class Override:
         laid: dict[str, Any] = {name: getattr(self.bounds, name) for name in self.named}
         return replace(bounds, **laid)
 
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The request that sets this override."""
+        starts = {"rate": self.bounds.rate, "throttle": self.bounds.throttle}
+        limits: dict[str, Any] = {
+            name: rate and {"limit": rate.limit, "period": times.round_duration(rate.period_ms)}
+            for name, rate in starts.items()
+        }
+        limits["concurrency"] = self.bounds.concurrency
+        ends = {} if self.until_ms is None else {"expires_at": times.format_ms(self.until_ms)}
+        return {name: limits[name] for name in sorted(self.named)} | ends
+
     def compact(self) -> str:
         """Return the stored form: field names, end, and limits."""
         until = "" if self.until_ms is None else str(self.until_ms)

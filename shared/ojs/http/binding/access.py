@@ -64,13 +64,18 @@ class Authorizer:
         return self._current().settings.authorizer != "none"
 
     def permit(self, principal: Principal, operation: Operation) -> None:
-        """Raise PermissionDenied if the caller's scopes or queue scope exclude the operation."""
+        """Raise PermissionDenied if the caller's scopes or queue scope exclude the operation.
+
+        Raises TooManyRequests if the caller's key exceeds its limit.
+        """
         needed = operation.permission
         scopes = principal.scopes
         if needed.scope is not None and not scopes & {needed.scope, *needed.others}:
             raise forbidden()
         if principal.limited and needed.reach is QueueScope.ALL:
             raise forbidden()
+        if principal.max_requests_per_s is not None:
+            self._current().key_rates.check(principal)
 
     def admit(self, request: Request) -> None:
         """Raise PermissionDenied for queues outside the caller's queue scope.

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from aws_lambda_powertools import Logger
 
@@ -24,8 +25,11 @@ from ojs.http.binding.access import Authorizer
 from ojs.http.binding.actions import ActionLog
 from ojs.http.binding.request import Request
 from ojs.http.binding.routes import Routes
-from ojs.http.endpoint import Operation, Reply, declared
+from ojs.http.endpoint import ADMIN, Operation, Reply, declared
 from ojs.records import record
+
+if TYPE_CHECKING:
+    from ojs.domain.edits import Edit
 
 logger = Logger()
 
@@ -146,6 +150,7 @@ class Application:
             uptime_s=self.uptime_s(),
             trace=call.trace,
             path_rest=value.split("/", 2)[-1] if parameter else "",
+            edit=self._edit(call, operation),
         )
         self._guard.admit(request)
         request.check_no_body()
@@ -155,9 +160,21 @@ class Application:
         try:
             if self._actions is None:
                 return operation.implementation(request)
-            return self._actions.run(request, path, operation.implementation)
+            answer = self._actions.run(request, path, operation.implementation)
         finally:
             self._after()
+        if operation.versioned and isinstance(answer.body, Mapping) and "etag" in answer.body:
+            tagged = {**answer.headers, "ETag": f'"{answer.body["etag"]}"'}
+            return replace(answer, headers=tagged)
+        return answer
+
+    def _edit(self, call: _Call, operation: Operation) -> Edit | None:
+        """Return the edit of a request. Raise InvalidRequest for a wrong precondition."""
+        if self.function != ADMIN or operation.method == "GET":
+            return None
+        from ojs.http.binding.preconditions import edit_of
+
+        return edit_of(operation, call.headers)
 
     def _who(self, call: _Call) -> Principal:
         """Authenticate the caller before other checks. Raise Unauthenticated if that fails."""
@@ -173,9 +190,9 @@ class Application:
             # An unauthenticated caller can't learn which paths exist. A browser's preflight
             # request is exempt, because it has no key.
             self._who(call)
+        if method != "OPTIONS" and (feature := self._routes.refused(method, path)) is not None:
+            raise Unsupported(feature.message, details={"feature": feature.name})
         if not allowed:
-            if (feature := self._routes.missing(path)) is not None:
-                raise Unsupported(feature.message, details={"feature": feature.name})
             raise NotFound("route", f"{method} {path}")
         if method == "OPTIONS":
             return Reply(None, 204, negotiation.preflight_headers(allowed))

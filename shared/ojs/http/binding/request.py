@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 from aws_lambda_powertools import Logger
@@ -26,6 +26,9 @@ from ojs.http.binding import negotiation
 from ojs.http.binding.query import checked
 from ojs.http.endpoint import PARAMETER, Operation
 from ojs.records import record
+
+if TYPE_CHECKING:
+    from ojs.domain.edits import Edit
 
 logger = Logger()
 
@@ -58,6 +61,7 @@ _CHECKS: Mapping[str, Callable[[str], str]] = {
     "queue": _check_queue,
     "rate limit": limits.check_any_key,
     "operation": envelope.check_job_id,
+    "action": envelope.check_job_id,
     "pool": check_pool,
     "delivery": check_delivery,
     "subscription": check_subscription,
@@ -96,6 +100,8 @@ class Request:
     trace: TraceContext | None
     # The last segment of a path with two parameters.
     path_rest: str = ""
+    # The change that the request makes, with its precondition. None for requests that only read.
+    edit: Edit | None = None
 
     def about(self, **ids: str | None) -> None:
         """Add the job (`job_id`) or the `queue` to all later log messages of this request.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from ojs.http.endpoint import BASE, PARAMETER, Operation
-from ojs.http.features import MISSING, MissingFeature
+from ojs.http.features import MISSING, PURGE, MissingFeature
 
 # Parameters that can contain slashes, with their patterns. A schema is named by a job type, or by a
 # URI.
@@ -39,6 +39,14 @@ class Routes:
         """
         found = self._resolved(path)
         return found if isinstance(found, dict) else {}
+
+    def refused(self, method: str, path: str) -> MissingFeature | None:
+        """Return the unsupported feature of a path and a method that its operations don't have."""
+        if method == "DELETE" and any(
+            _pattern(f"{BASE}/{each}", and_below=False).match(path) for each in PURGE.paths
+        ):
+            return PURGE
+        return self.missing(path)
 
     def missing(self, path: str) -> MissingFeature | None:
         """Return the known but unsupported feature of a path, or None."""

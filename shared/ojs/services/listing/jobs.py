@@ -527,7 +527,6 @@ class JobsPage(Page[Job]):
             offloaded.
     """
 
-    total: int | None = None
     unsearched: int = 0
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from ojs.clock import Clock
 from ojs.domain.access import Principal
-from ojs.domain.errors import BAD_CURSOR, InvalidRequest, forbidden
+from ojs.domain.errors import BAD_CURSOR, InvalidRequest, NotFound, forbidden
 from ojs.domain.ids import UUID7
 from ojs.domain.job.job import Job
+from ojs.domain.job.workflow_step import WorkflowStep
 from ojs.domain.page import Page
 from ojs.domain.workflow.advance import WorkflowState
 from ojs.domain.workflow.graph import Graph, numbers
@@ -184,6 +185,21 @@ class WorkflowReading:
         refused = {node: told["error"] for node, told in (kept or {}).items() if "error" in told}
         after = _after(graph, begin + limit)
         return WorkflowPart(record, graph, first, after, jobs, failed, refused)
+
+    def following(self, step: WorkflowStep, caller: Principal) -> list[str]:
+        """Return the IDs of the stored jobs that directly follow a job in its workflow.
+
+        Empty if the workflow was deleted, or if the caller can't use all of its queues.
+        """
+        try:
+            definition, record = self._advance.current(step.workflow_id)
+        except NotFound:
+            return []
+        if caller.limited and not self._reaches(definition, caller):
+            return []
+        stored = _stored(record)
+        followers = definition.graph.followers_of(step.node)
+        return [record.job_id(node) for node in followers if stored >> node & 1]
 
     def position(self, workflow_id: str, node: int, cursor: str | None) -> int:
         """Return the position of a cursor in the results for a step.
