@@ -22,6 +22,7 @@ from ojs.api import (
     realtime,
     statistics,
     system,
+    tenants,
     webhooks,
     workers,
     workflows,
@@ -36,6 +37,6 @@ app = Application(
 handler = (
     app.serve(actions, bulk, crons, dead_letter, deliveries, durable, events, jobs, keys, listing)
     .serve(maintenance, metrics, pools, queues, rate_limits, realtime, statistics, system)
-    .serve(webhooks, workers, workflows)
+    .serve(tenants, webhooks, workers, workflows)
 )
 runtime.prepare("dead_letter", "queues")

@@ -56,6 +56,7 @@ _UNDO = {
     "queue": _Undo("PUT", "queues/{}/config", merges=True),
     "queue policy": _Undo("PUT", "queues/{}/config", merges=True),
     "pool": _Undo("PUT", "admin/pools/{}", "admin/pools/{}", again=True),
+    "tenant": _Undo("PUT", "admin/tenants/{}", "admin/tenants/{}", again=True),
     "delivery": _Undo("PUT", "admin/deliveries/{}", "admin/deliveries/{}"),
     "cron": _Undo("POST", "cron", "cron/{}", again=True),
     "rate limit": _Undo("PUT", "rate-limits/{}", "rate-limits/{}"),

@@ -21,6 +21,7 @@ from ojs.api import (
     realtime,
     statistics,
     system,
+    tenants,
     webhooks,
     work,
     workers,
@@ -32,7 +33,7 @@ from ojs.http.endpoint import Operation, declared
 OPERATIONS: tuple[Operation, ...] = (
     *declared(actions, bulk, crons, dead_letter, deliveries, durable, events, jobs, keys, listing),
     *declared(maintenance, metrics, pools, queues, rate_limits, realtime, statistics, system),
-    *declared(webhooks, work, workers, workflows),
+    *declared(tenants, webhooks, work, workers, workflows),
 )
 
 _ROUTES = Routes(OPERATIONS)

@@ -197,7 +197,7 @@ def _named(config: Mapping[str, Any]) -> list[str]:
     "POST",
     Permission(Scope.ADMIN_WRITE, QueueScope.NAMED),
     {201: Success(QueueConfigAnswer, "The queue and its configuration.", ("Location",))},
-    errors=(409,),
+    errors=(409, 429),
     request=models.CreateQueueRequest,
     example={"name": "payments", "config": _PAYMENTS},
     strict_query=False,
@@ -223,6 +223,7 @@ def get_queue_config(request: Request) -> Reply:
     "PUT /config",
     _MANAGE,
     QueueConfigAnswer,
+    errors=(429,),
     request=models.ConfigureQueueRequest,
     example={"max_size": 50_000, "overflow_policy": "block", "concurrency": 40},
     strict_query=False,
@@ -268,15 +269,15 @@ def delete_queue(request: Request) -> Reply:
     return Reply(QueueDeletedAnswer.of(_Deleted(request.named, deletion, gone)), 202)
 
 
-@policy.endpoint("GET", Permission(Scope.ADMIN_READ, QueueScope.ALL), _POLICY, versioned=True)
-def get_queue_policy(_request: Request) -> Reply:
-    """Read the policy for new queues."""
-    return _policy(runtime.current().queues.policy())
+@policy.endpoint("GET", Permission(Scope.ADMIN_READ, QueueScope.TENANT), _POLICY, versioned=True)
+def get_queue_policy(request: Request) -> Reply:
+    """Read the policy for new queues, or that of the caller's tenant."""
+    return _policy(runtime.current().queues.policy(request.principal.tenant))
 
 
 @policy.endpoint(
     "PUT",
-    Permission(Scope.ADMIN_WRITE, QueueScope.ALL),
+    Permission(Scope.ADMIN_WRITE, QueueScope.TENANT),
     _POLICY,
     request=models.ConfigureQueueRequest,
     example={
@@ -301,8 +302,9 @@ def get_queue_policy(_request: Request) -> Reply:
     versioned=True,
 )
 def set_queue_policy(request: Request) -> Reply:
-    """Change the policy for new queues."""
-    return _policy(runtime.current().queues.set_policy(request.object(), request.edit))
+    """Change the policy for new queues, or that of the caller's tenant."""
+    config, tenant = request.object(), request.principal.tenant
+    return _policy(runtime.current().queues.set_policy(config, request.edit, tenant))
 
 
 def _policy(layers: Layers) -> Reply:

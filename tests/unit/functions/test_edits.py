@@ -35,6 +35,8 @@ KINDS: dict[str, tuple[str, str, str, dict[str, Any], dict[str, Any]]] = {
     "policy": ("queues/_default/config", "PUT", "queues/_default/config",
         {"concurrency": 3}, {"concurrency": 4}),
     "pool": ("admin/pools/p", "PUT", "admin/pools/p", POOL, {**POOL, "concurrency": 6}),
+    "tenant": ("admin/tenants/t", "PUT", "admin/tenants/t", {"max_queues": 3},
+        {"name": "T", "max_enqueue_rate": {"limit": 9, "period": "PT1M"}, "priority_boost": 1}),
     "cron": ("cron/c", "POST", "cron", CRON, {**CRON, "expression": "0 10 * * *"}),
     "cron change": ("crons/c", "PATCH", "crons/c", {"description": "x"}, {"description": "y"}),
     "rate limit": ("rate-limits/k", "PUT", "rate-limits/k", {"concurrency": 1},
@@ -91,7 +93,7 @@ def test_a_configuration_is_created_once(api: Api, path: str, body: dict[str, An
     assert ask(api, "PUT", path, other, If_Match="*").status == 200
 
 
-@pytest.mark.parametrize("kind", ["pool", "cron", "rate limit"])
+@pytest.mark.parametrize("kind", ["pool", "tenant", "cron", "rate limit"])
 def test_a_deletion_has_a_precondition(api: Api, kind: str) -> None:
     read, method, path, first, second = KINDS[kind]
     old = ask(api, method, path, first).headers["ETag"]
@@ -163,7 +165,7 @@ def test_an_action_has_before_and_after_and_is_undone(api: Api, kind: str) -> No
     assert last(api)["after"] == action["after"]
 
 
-@pytest.mark.parametrize("kind", ["pool", "cron", "rate limit"])
+@pytest.mark.parametrize("kind", ["pool", "tenant", "cron", "rate limit"])
 def test_a_creation_and_a_deletion_are_undone(api: Api, kind: str) -> None:
     read, method, path, first, _ = KINDS[kind]
     ask(api, method, path, first)
