@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ojs.domain.errors import TenantLimitExceeded, TenantSuspended
+from ojs.domain.errors import BackendContended, TenantLimitExceeded, TenantSuspended
 from ojs.domain.job import envelope
 from ojs.services.tenants.quotas import COUNTED_MS
 from ojs.store.permits import semaphore
@@ -108,6 +109,18 @@ def test_the_rate_is_never_exceeded_and_hardly_missed(
     assert least <= within[0] <= max(within) <= 200
 
 
+def test_a_lost_race_for_the_rate_is_not_a_refusal(
+    exact: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact.run.tenants.put("acme", {"max_enqueue_rate": RATE})
+    exact.run.queues.create("acme:mail", {})
+    monkeypatch.setattr("ojs.store.permits.rate_window.wins", lambda _: False)
+    with pytest.raises(BackendContended):
+        push(exact.run)
+    monkeypatch.undo()
+    assert push(exact.run) == 1
+
+
 def test_records_of_others_are_noticed(exact: World) -> None:
     other = exact.another()
     exact.run.tenants.put("acme", {})
@@ -153,7 +166,7 @@ def test_a_change_of_whoever_dies_is_whole(exact: World) -> None:
         queue = f"{tenant}:mail"
         push(exact.run, queue, 3)
         (job,) = exact.fetch(queue)
-        attempt(lambda run=run, tenant=tenant: run.tenants.put(tenant, {"max_concurrency": 2}))
+        attempt(partial(run.tenants.put, tenant, {"max_concurrency": 2}))
         exact.run.tenants.put(tenant, {"max_concurrency": 2})
         assert len(exact.fetch(queue, count=3)) <= 1
         assert exact.run.tenants.get(tenant).tenant.max_concurrency == 2
@@ -198,7 +211,8 @@ def test_counts_are_remembered_for_a_second(exact: World) -> None:
 
 
 def test_a_limit_of_an_unreadable_form_refuses(exact: World) -> None:
-    tenant = {"pk": keys.tenant_record("acme"), "sk": "@", "created": 1, "configured": 1}
-    exact.run.table.put(Put({**tenant, "changes": 0, "state": "frozen"}))
+    made = {"created": 1, "configured": 1, "changes": 0}
+    pk = keys.tenant_record("acme")
+    exact.run.table.put(Put({"pk": pk, "sk": keys.RECORD, "state": "frozen", **made}))
     with pytest.raises(TenantSuspended):
         push(exact.run)

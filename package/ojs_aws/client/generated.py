@@ -326,11 +326,12 @@ class Generated:
 
     @Method
     @staticmethod
-    def delete_tenant(tenant_id: str) -> Call[Answer]:
+    def delete_tenant(tenant_id: str, *, if_match: str | None = None) -> Call[Answer]:
         """Delete the record of a tenant.
 
         Args:
             tenant_id: ID of the tenant.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
 
         Returns:
             The JSON object of the response.
@@ -338,7 +339,12 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("DELETE", place("admin/tenants/{}", tenant_id), json_object)
+        return Call(
+            "DELETE",
+            place("admin/tenants/{}", tenant_id),
+            json_object,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod
@@ -1248,11 +1254,12 @@ class Generated:
 
     @Method
     @staticmethod
-    def put_tenant(tenant_id: str, **body: Any) -> Call[Answer]:
+    def put_tenant(tenant_id: str, *, if_match: str | None = None, **body: Any) -> Call[Answer]:
         """Create or replace a tenant.
 
         Args:
             tenant_id: ID of the tenant.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `max_concurrency`, `max_concurrent_jobs`,
                 `max_enqueue_rate`, `max_jobs_per_second`, `max_queue_depth`, `max_scheduled`,
                 `max_queues`, `state`, `priority_boost`, `fairness_weight`, `limits`.
@@ -1263,15 +1270,24 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PUT", place("admin/tenants/{}", tenant_id), json_object, body)
+        return Call(
+            "PUT",
+            place("admin/tenants/{}", tenant_id),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod
-    def put_tenant_limits(tenant_id: str, **body: Any) -> Call[Answer]:
+    def put_tenant_limits(
+        tenant_id: str, *, if_match: str | None = None, **body: Any
+    ) -> Call[Answer]:
         """Change the limits or the state of a tenant.
 
         Args:
             tenant_id: ID of the tenant.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `max_concurrency`, `max_concurrent_jobs`,
                 `max_enqueue_rate`, `max_jobs_per_second`, `max_queue_depth`, `max_scheduled`,
                 `max_queues`, `state`, `priority_boost`, `fairness_weight`.
@@ -1282,7 +1298,13 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PUT", place("admin/tenants/{}/limits", tenant_id), json_object, body)
+        return Call(
+            "PUT",
+            place("admin/tenants/{}/limits", tenant_id),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod

@@ -9,7 +9,7 @@ from ojs import runtime
 from ojs.api import backpressure
 from ojs.api.queue_config import ConfigSources, QueueConfig, in_force, sources
 from ojs.domain.access import Scope
-from ojs.domain.edits import version
+from ojs.domain.edits import make_version
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.queue import queue as domain
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layers
@@ -72,7 +72,7 @@ class QueueConfigAnswer(Answer[domain.Queue]):
     config: QueueConfig = in_force(_q.layers)
     config_sources: ConfigSources = sources(_q.layers)
     own: Own = made(lambda layers: dict(layers.own), _q.layers)
-    etag: Etag = made(lambda layers: version(layers.own), _q.layers)
+    etag: Etag = made(lambda layers: make_version(layers.own), _q.layers)
     created_at: Moment = moment(_q.created_ms)
     updated_at: Moment = shown(
         moment(made(lambda queue: queue.configured_ms or queue.created_ms, _q)),
@@ -87,7 +87,7 @@ class QueuePolicyAnswer(Answer[Layers]):
     config: QueueConfig = in_force(_inherited)
     config_sources: ConfigSources = sources(_inherited)
     own: Own = made(lambda layers: dict(layers.document), _inherited)
-    etag: Etag = made(lambda layers: version(layers.document), _inherited)
+    etag: Etag = made(lambda layers: make_version(layers.document), _inherited)
 
 
 @record(frozen=True)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Literal
 from ojs import runtime
 from ojs.api.statistics import JobCounts
 from ojs.domain.access import Scope
+from ojs.domain.edits import version
 from ojs.domain.job.states import State
 from ojs.domain.tenant_limits import TenantChange, TenantRequest, TenantState
 from ojs.http.answer import Answer, derived, length, made, maybe, moment, shown, source
-from ojs.http.answers import Count, Moment, Positive, Rate
+from ojs.http.answers import Count, Etag, Moment, Positive, Rate
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
@@ -91,6 +92,7 @@ class Tenant(Answer["TenantStatus"]):
     limits: TenantLimits = TenantLimits.of(_t)
     priority_boost: int = _t.priority_boost
     fairness_weight: Literal[1] = 1
+    etag: Etag = made(lambda tenant: version(tenant.configuration), _t)
     created_at: Moment = moment(_t.created_ms)
     configured_at: Moment = moment(_t.configured_ms)
     stats: TenantUse = TenantUse.of(_s)
@@ -189,7 +191,7 @@ def list_tenants(request: Request) -> Reply:
     return Reply(TenantsAnswer.of(paging.asked(request.query, runtime.current().tenants.list)))
 
 
-@tenants.endpoint("GET /{id}", _LOOK, Tenant, errors=(404,), derived=True)
+@tenants.endpoint("GET /{id}", _LOOK, Tenant, errors=(404,), derived=True, versioned=True)
 def get_tenant(request: Request) -> Reply:
     """Read a tenant."""
     return Reply(Tenant.of(runtime.current().tenants.get(request.named)))
@@ -209,10 +211,11 @@ def get_tenant(request: Request) -> Reply:
         },
         "priority_boost": 10,
     },
+    versioned=True,
 )
 def put_tenant(request: Request) -> Reply:
     """Create or replace a tenant."""
-    return _saved(runtime.current().tenants.put(request.named, request.object()))
+    return _saved(runtime.current().tenants.put(request.named, request.object(), request.edit))
 
 
 @tenants.endpoint(
@@ -221,11 +224,12 @@ def put_tenant(request: Request) -> Reply:
     _SAVED,
     request=TenantChange,
     example={"max_concurrency": 5, "max_scheduled": None},
+    versioned=True,
 )
 def put_tenant_limits(request: Request) -> Reply:
     """Change the limits or the state of a tenant."""
     change = TenantChange.model_validate(request.object())
-    return _saved(runtime.current().tenants.change(request.named, change))
+    return _saved(runtime.current().tenants.change(request.named, change, request.edit))
 
 
 @tenants.endpoint("GET /{id}/stats", _LOOK, TenantStatsAnswer, derived=True)
@@ -234,11 +238,11 @@ def tenant_stats(request: Request) -> Reply:
     return Reply(TenantStatsAnswer.of(runtime.current().tenants.stats(request.named)))
 
 
-@tenants.endpoint("DELETE /{id}", _MANAGE, TenantDeletedAnswer, errors=(404, 409))
+@tenants.endpoint("DELETE /{id}", _MANAGE, TenantDeletedAnswer, errors=(404, 409), versioned=True)
 def delete_tenant(request: Request) -> Reply:
     """Delete the record of a tenant.
 
     Its queues stay, without the limits of the tenant.
     """
-    runtime.current().tenants.delete(request.named)
+    runtime.current().tenants.delete(request.named, request.edit)
     return Reply(TenantDeletedAnswer.of(request.named))

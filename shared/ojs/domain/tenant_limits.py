@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, Any
 
-from ojs.domain import tenants
+from ojs.domain import tenants, times
 from ojs.domain.errors import InvalidRequest, Unsupported
 from ojs.domain.fields import NumberRange, Printable
 from ojs.domain.rate_limit.limiter import Number, Rate, StartsRequest
@@ -15,7 +15,7 @@ from ojs.domain.requests import Field, Model
 from ojs.records import record
 
 # Fields of a response that are not configuration. UIs send them back.
-SHOWN_BACK = frozenset({"tenant_id", "id", "created_at", "configured_at", "stats"})
+SHOWN_BACK = frozenset({"tenant_id", "id", "etag", "created_at", "configured_at", "stats"})
 MAX_JOBS = 1_000_000_000
 MAX_CONCURRENCY = 1_000_000
 MAX_QUEUES = 100_000
@@ -117,6 +117,20 @@ class Tenant:
     configured_ms: int = 0
     # Number of changes.
     changes: int = 0
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The request that configures the tenant like this."""
+        rate, limits = self.max_enqueue_rate, {name: getattr(self, name) for name in LIMITS}
+        if rate is not None:
+            period = times.round_duration(rate.period_ms)
+            limits["max_enqueue_rate"] = {"limit": rate.limit, "period": period}
+        found = {
+            "state": self.state.value,
+            "limits": {name: value for name, value in limits.items() if value is not None},
+            "priority_boost": self.priority_boost,
+        }
+        return found if self.name is None else {"name": self.name, **found}
 
     @property
     def suspended(self) -> bool:

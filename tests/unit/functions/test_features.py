@@ -41,7 +41,6 @@ def test_a_family_that_is_not_offered_is_named(api: Api, feature: str, path: str
         ("GET", "/schemas/urn%3Aojs%3Aschema%3Aa", "schemas"),
         ("PUT", "/admin/schemas/a.b/1", "schemas"),
         ("GET", "/ws", "event-streams"),
-        ("GET", "/admin/tenants", "multi-tenancy"),
         ("GET", "/history/stats", "execution-history"),
         ("POST", "/history/rebuild", "execution-history"),
         ("DELETE", "/history", "history-purge"),

@@ -104,6 +104,26 @@ def test_a_tenant_is_made_changed_read_and_removed(api: Api) -> None:
         assert api(method, f"{BASE}/acme").error["details"]["resource"] == "tenant"
 
 
+def test_a_change_is_made_to_what_was_read(api: Api) -> None:
+    etag = put(api)["etag"]
+
+    def change(method: str, path: str, body: Any, **headers: str) -> Reply:
+        return api(method, f"{BASE}/acme{path}", body, headers=headers)
+
+    quoted = {"if-match": f'"{etag}"'}
+    assert api.get(f"{BASE}/acme").headers["ETag"] == quoted["if-match"]
+    assert change("PUT", "", {"max_queues": 3}, **quoted).status == 200
+    for method, path, body in (
+        ("PUT", "", {"max_queues": 4}), ("PUT", "/limits", {"max_queues": 4}), ("DELETE", "", None)
+    ):  # fmt: skip
+        reply = change(method, path, body, **quoted)
+        assert (reply.status, reply.error["code"]) == (412, "precondition_failed")
+    # Repeated, it is as requested.
+    assert change("PUT", "", {"max_queues": 3}, **quoted).status == 200
+    assert change("PUT", "", {}, **{"if-none-match": "*"}).status == 412
+    assert api.get(f"{BASE}/acme").json["limits"] == {"max_queues": 3}
+
+
 def test_limits_make_a_missing_tenant(api: Api) -> None:
     made = api("PUT", f"{BASE}/beta:eu/limits", {"max_queues": 1})
     assert (made.status, made.json["tenant_id"]) == (201, "beta:eu")

@@ -175,9 +175,9 @@ class Application:
         """Return the edit of a request. Raise InvalidRequest for a wrong precondition."""
         if self.function != ADMIN or operation.method == "GET":
             return None
-        from ojs.http.binding.preconditions import edit_of
+        from ojs.http.binding.preconditions import read_edit
 
-        return edit_of(operation, call.headers)
+        return read_edit(operation, call.headers)
 
     def _who(self, call: _Call) -> Principal:
         """Authenticate the caller before other checks. Raise Unauthenticated if that fails."""

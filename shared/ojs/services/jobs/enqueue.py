@@ -152,7 +152,7 @@ class PushRequest:
     position: str | None = None
     # Minimum retention in seconds of a queue, if its finished jobs identify repeated pushes.
     kept_s: int = 0
-    # The tenants whose rate has counted this push, so that it is counted once if it waits.
+    # The tenants whose limits have counted this push, so that it is counted once if it waits.
     counted: set[str] = field(default_factory=set)
 
     @cached_property

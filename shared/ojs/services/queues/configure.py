@@ -185,7 +185,7 @@ class QueueConfiguration:
         if not created:
             raise LostRace([])
         if edit is not None:
-            edit.wrote(queue.layers.own)
+            edit.note_state(queue.layers.own)
         return queue
 
     def usage(self, queue: Queue) -> QueueUsage:

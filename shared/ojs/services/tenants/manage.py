@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ojs.clock import Clock
 from ojs.domain import tenant_limits as domain
@@ -23,6 +23,9 @@ from ojs.store.queues.queues import QueueStore
 from ojs.store.queues.tenants import TenantStore
 from ojs.store.table import keys
 from ojs.store.table.races import retry_on_race
+
+if TYPE_CHECKING:
+    from ojs.domain.edits import Edit
 
 _BUSY = "Concurrent requests changed this tenant."
 _KEYS = 100
@@ -62,7 +65,9 @@ class Tenants:
         self._repair = permit_repair
         self._clock = clock
 
-    def put(self, name: str, body: Mapping[str, Any]) -> tuple[TenantStatus, bool]:
+    def put(
+        self, name: str, body: Mapping[str, Any], edit: Edit | None = None
+    ) -> tuple[TenantStatus, bool]:
         """Create or replace a tenant. Return it, and whether it is new.
 
         Other containers apply it within 10 seconds.
@@ -70,20 +75,26 @@ class Tenants:
         Raises:
             InvalidRequest: A field is invalid.
             Unsupported: The request has a fairness weight.
+            PreconditionFailed: The precondition of `edit` fails.
         """
         wanted = domain.parse(name, body)
-        return self._save(name, lambda _: wanted)
+        return self._save(name, lambda _: wanted, edit)
 
-    def change(self, name: str, change: TenantChange) -> tuple[TenantStatus, bool]:
+    def change(
+        self, name: str, change: TenantChange, edit: Edit | None = None
+    ) -> tuple[TenantStatus, bool]:
         """Change the limits of a tenant as `put` does, and create the tenant if it is missing."""
-        return self._save(name, lambda before: domain.changed(before or Tenant(name), change))
+        return self._save(name, lambda it: domain.changed(it or Tenant(name), change), edit)
 
     def _save(
-        self, name: str, after: Callable[[Tenant | None], Tenant]
+        self, name: str, after: Callable[[Tenant | None], Tenant], edit: Edit | None
     ) -> tuple[TenantStatus, bool]:
         def attempt() -> tuple[Tenant, Tenant | None]:
             before = self._tenants.get(name)
             wanted = replace(after(before), configured_ms=self._clock.now_ms())
+            if edit is not None:
+                seen = None if before is None else before.configuration
+                edit.change("tenant", name, seen, wanted.configuration)
             return self._tenants.save(before, wanted), before
 
         stored, before = retry_on_race(attempt, busy=_BUSY)
@@ -124,16 +135,19 @@ class Tenants:
         there = len(self._queues.all_names(name))
         return TenantStatus(tenant, jobs, there, day, next(last, Activity()))
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, edit: Edit | None = None) -> None:
         """Delete a tenant's record. Its queues stay, without limits.
 
         Raises:
             NotFound: The tenant has no record.
             Conflict: A queue of the tenant has jobs, or a key of the tenant is active.
+            PreconditionFailed: The precondition of `edit` fails.
         """
 
         def attempt() -> None:
             tenant = self._existing(name)
+            if edit is not None:
+                edit.change("tenant", name, tenant.configuration, None)
             depth = self._jobs([tenant])[0].levels.depth
             if depth:
                 raise Conflict(

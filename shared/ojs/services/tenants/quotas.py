@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from ojs.bounded import BoundedMap
 from ojs.clock import Clock
-from ojs.domain.errors import TenantLimitExceeded, TenantSuspended
+from ojs.domain.errors import BackendContended, TenantLimitExceeded, TenantSuspended
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.rate_limit.limiter import Rate
@@ -67,23 +67,26 @@ class TenantQuotas:
         Args:
             tenants: The tenants with a record, by ID.
             jobs: The jobs to store.
-            counted: The tenants whose rate has counted this push. Updated.
+            counted: The tenants whose limits have counted this push. Updated.
 
         Raises:
             TenantSuspended: A tenant is suspended.
             TenantLimitExceeded: The push exceeds a limit.
+            BackendContended: Too many containers count pushes of a tenant at the same time.
             OjsError: A read or a write failed.
         """
         suspended = [tenant for tenant in tenants.values() if tenant.suspended]
         if suspended:
             raise TenantSuspended(suspended[0].id)
         for tenant in tenants.values():
+            if tenant.id in counted:
+                continue
             coming = [job for job in jobs if tenant_of(job.queue) == tenant.id]
             with self._tenants.noting_exceeded():
                 self._check_counts(tenant, coming)
-                if tenant.max_enqueue_rate is not None and tenant.id not in counted:
+                if tenant.max_enqueue_rate is not None:
                     self._take(tenant, tenant.max_enqueue_rate, len(coming))
-                    counted.add(tenant.id)
+            counted.add(tenant.id)
 
     def _check_counts(self, tenant: Tenant, coming: Sequence[Job]) -> None:
         if tenant.max_queue_depth is None and tenant.max_scheduled is None:
@@ -124,6 +127,8 @@ class TenantQuotas:
                     count=max(count - left, rate.limit // _PART),
                     now_ms=now_ms,
                 )
+                if grant.count == 0 and grant.current < rate.limit:
+                    raise BackendContended("Too many concurrent requests for this tenant.")
                 left, used = left + grant.count, grant.current
                 until_ms = step_end(now_ms, rate.period_ms)
             if left < count:
