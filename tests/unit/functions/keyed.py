@@ -34,7 +34,6 @@ SUBJECTS = {
     "action": JOB,
     "subscription": "sub_0123456789abcdef",
     "key": "0123456789abcdef",
-    "action": "01968f2a-0000-7000-8000-000000000000",
     "tenant": "acme",
     "schema": "email.send",
 }
