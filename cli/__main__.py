@@ -22,6 +22,7 @@ from cli import (
     prove,
     queues,
     resources,
+    schemas,
     status,
     tenants,
     tidy,
@@ -33,7 +34,7 @@ from cli.target import CommandError, Exit
 # A module with commands has a function `add`. To add a command, add its module here.
 MODULES = (
     status, jobs, operate, erase, dead, workflows, queues, tenants, resources, config, actions,
-    events, keys, outbox, tidy, prove, completion,
+    events, keys, schemas, outbox, tidy, prove, completion,
 )  # fmt: skip
 
 

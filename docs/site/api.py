@@ -21,6 +21,7 @@ TITLES = {
     "cron": "Cron jobs", "workflows": "Workflows", "rate limits": "Rate limits",
     "scheduling": "Worker pools", "deliveries": "Push deliveries", "webhooks": "Webhooks",
     "tenants": "Tenants",
+    "schemas": "Schemas",
     "events": "Events",
     "keys": "Access keys", "system": "System", "admin": "Administration",
 }  # fmt: skip

@@ -20,6 +20,7 @@ from ojs.api import (
     queues,
     rate_limits,
     realtime,
+    schemas,
     statistics,
     system,
     tenants,
@@ -36,7 +37,7 @@ app = Application(
 )
 handler = (
     app.serve(actions, bulk, crons, dead_letter, deliveries, durable, events, jobs, keys, listing)
-    .serve(maintenance, metrics, pools, queues, rate_limits, realtime, statistics, system)
-    .serve(tenants, webhooks, workers, workflows)
+    .serve(maintenance, metrics, pools, queues, rate_limits, realtime, schemas, statistics)
+    .serve(system, tenants, webhooks, workers, workflows)
 )
 runtime.prepare("dead_letter", "queues")

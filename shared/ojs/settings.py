@@ -16,6 +16,7 @@ MetricsLevel = Literal["alarms", "deployment", "queues"]
 MessageBody = Literal["json", "text"]
 Entry = Literal["http_api", "function_url", "private_api"]
 Realtime = Literal["all", "wake", "off"]
+SchemaDefault = Literal["strict", "warn", "off"]
 # An event type, or a prefix and `*`: `job.completed`, `job.*`, `*`.
 EVENT_PATTERN = r"^(\*|[a-z_]+\.([a-z_]+\.)*(\*|[a-z_]+\*?))$"
 # A function in a module, for example `hooks:add_trace`.
@@ -135,6 +136,9 @@ class Settings:
     tenant_from_meta: bool = False
     # Reject jobs for queues that no operator created. In the environment `true` or `false`.
     strict_queues: bool = False
+    # What an enqueue does with arguments that do not match the schema of their type, if the type
+    # has no separate mode: `strict`, `warn`, or `off`.
+    schema_mode: SchemaDefault = "warn"
     # If this number of queues exists, an enqueue creates no queue. 0: no limit.
     max_queues: int = MAX_QUEUES
     # Maximum number of registered cron jobs (0: no limit). Minimum time in seconds between two

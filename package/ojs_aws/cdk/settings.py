@@ -227,6 +227,9 @@ class DeploymentSettings(BaseModel):
 
     strict_queues: bool = False
     """Rejects jobs for queues that no operator created."""
+    schema_mode: Literal["strict", "warn", "off"] = "warn"
+    """What an enqueue does with arguments that don't match the schema of their job type: rejects
+    the job, stores it with a warning, or doesn't check. For types without a separate mode."""
     middleware: Annotated[tuple[_MiddlewareName, ...], _Listed] = ()
     """Middleware functions that process jobs before they are stored, in order, for example
     hooks:add_trace. On the command line separated by commas."""

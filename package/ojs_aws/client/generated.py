@@ -29,6 +29,74 @@ class Generated:
 
     @Method
     @staticmethod
+    def admin_get_schema(type: str) -> Call[Answer]:
+        """Read the latest version of a schema.
+
+        Args:
+            type: Name of the schema.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("admin/schemas/{}", type), json_object)
+
+    @Method
+    @staticmethod
+    def admin_get_schema_version(type: str, version: str) -> Call[Answer]:
+        """Read a version of a schema.
+
+        Args:
+            type: Name of the schema.
+            version: Name of the version.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("admin/schemas/{}/{}", type, version), json_object)
+
+    @Method
+    @staticmethod
+    def admin_put_schema(type: str, version: str, **body: Any) -> Call[Answer]:
+        """Register a version of a schema.
+
+        Args:
+            type: Name of the schema.
+            version: Name of the version.
+            **body: Fields of the request: `schema_`, `args_schema`, `compatible_with`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("PUT", place("admin/schemas/{}/{}", type, version), json_object, body)
+
+    @Method
+    @staticmethod
+    def admin_set_schema_mode(type: str, **body: Any) -> Call[Answer]:
+        """Set what an enqueue does with arguments that don't match their schema.
+
+        Args:
+            type: Name of the schema.
+            **body: Fields of the request: `mode`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("PATCH", place("admin/schemas/{}", type), json_object, body)
+
+    @Method
+    @staticmethod
     def stats(**query: Any) -> Call[Answer]:
         """Read the totals of all queues.
 
@@ -306,6 +374,39 @@ class Generated:
         return Call(
             "DELETE", place("rate-limits/{}", key), json_object, headers=if_match_header(if_match)
         )
+
+    @Method
+    @staticmethod
+    def delete_schema(schema: str) -> Call[Answer]:
+        """Delete the version of a schema that has a URI.
+
+        Args:
+            schema: Name of the schema.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("DELETE", place("schemas/{}", schema), json_object)
+
+    @Method
+    @staticmethod
+    def delete_schema_version(type: str, version: str) -> Call[Answer]:
+        """Delete a version of a schema.
+
+        Args:
+            type: Name of the schema.
+            version: Name of the version.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("DELETE", place("schemas/{}/{}", type, version), json_object)
 
     @Method
     @staticmethod
@@ -598,6 +699,22 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", place("rate-limits/{}", key), json_object)
+
+    @Method
+    @staticmethod
+    def get_schema(schema: str) -> Call[Answer]:
+        """Read the latest version of a schema by job type, or a version by URI.
+
+        Args:
+            schema: Name of the schema.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("schemas/{}", schema), json_object)
 
     @Method
     @staticmethod
@@ -934,6 +1051,38 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", place("jobs/{}/retries", job_id), json_object)
+
+    @Method
+    @staticmethod
+    def list_schema_versions(type: str) -> Call[Answer]:
+        """List the versions of a schema.
+
+        Args:
+            type: Name of the schema.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("schemas/{}/versions", type), json_object)
+
+    @Method
+    @staticmethod
+    def list_schemas(**query: Any) -> Call[Answer]:
+        """List the job types that have a schema.
+
+        Args:
+            **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", "schemas", json_object, query=query)
 
     @Method
     @staticmethod
@@ -1361,6 +1510,23 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", "ready", json_object)
+
+    @Method
+    @staticmethod
+    def register_schema(**body: Any) -> Call[Answer]:
+        """Register a schema of job arguments.
+
+        Args:
+            **body: Fields of the request: `schema_`, `args_schema`, `compatible_with`, `job_type`,
+                `type`, `version`, `uri`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("POST", "schemas", json_object, body, repeatable=False)
 
     @Method
     @staticmethod

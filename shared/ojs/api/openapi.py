@@ -131,6 +131,7 @@ _JOB_ID = "019414d4-8b2e-7c3a-b5d1-f0e2a3b4c5d6"
 _BESIDE: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "step": ({"type": "string", "pattern": STEP_NAME.pattern}, "the step's name"),
     "signal": ({"type": "string", "pattern": NAME.pattern}, "the signal's name"),
+    "version": ({"type": "string", "pattern": envelope.VERSION.pattern}, "the schema's version"),
 }
 _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "job": ({"type": "string", "pattern": UUID7.pattern}, "the job's id"),
@@ -143,6 +144,7 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
         text(deliveries.DELIVERY_PATTERN, deliveries.MAX_DELIVERY_BYTES),
         "the delivery's name",
     ),
+    "schema": ({"type": "string", "maxLength": 2_048}, "the job type, or the URI of a schema"),
     "subscription": (
         {"type": "string", "pattern": deliveries.SUBSCRIPTION_ID.pattern},
         "the subscription's id",

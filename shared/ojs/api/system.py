@@ -42,7 +42,7 @@ CAPABILITIES = {
     "pause_resume": True,
     "priority_queues": True,
     "rate_limiting": True,
-    "schema_validation": False,
+    "schema_validation": True,
     "unique_jobs": True,
     # `True` in a deployment that has them.
     "webhooks": False,
@@ -53,7 +53,7 @@ CAPABILITIES = {
 # section 12.2 of bulk operations recommends. The events of bulk operations have the same numbers.
 EXTENSIONS = (
     "admin-api", "backpressure", "bulk-operations", "dead-letter", "durable-execution",
-    "fair-scheduling", "queue-config", "rate-limiting",
+    "fair-scheduling", "queue-config", "rate-limiting", "schema-registry",
 )  # fmt: skip
 # Extensions of this server. `batch-acks`: several acks and nacks in one request, or with a fetch.
 # `push-delivery`: the server sends jobs to functions and endpoints.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from ojs import runtime
 from ojs.api.statistics import JobCounts
 from ojs.domain.access import Scope
-from ojs.domain.edits import version
+from ojs.domain.edits import make_version
 from ojs.domain.job.states import State
 from ojs.domain.tenant_limits import TenantChange, TenantRequest, TenantState
 from ojs.http.answer import Answer, derived, length, made, maybe, moment, shown, source
@@ -92,7 +92,7 @@ class Tenant(Answer["TenantStatus"]):
     limits: TenantLimits = TenantLimits.of(_t)
     priority_boost: int = _t.priority_boost
     fairness_weight: Literal[1] = 1
-    etag: Etag = made(lambda tenant: version(tenant.configuration), _t)
+    etag: Etag = made(lambda tenant: make_version(tenant.configuration), _t)
     created_at: Moment = moment(_t.created_ms)
     configured_at: Moment = moment(_t.configured_ms)
     stats: TenantUse = TenantUse.of(_s)

@@ -134,7 +134,7 @@ class Principal:
         """Return the principal limited to the queues of a tenant. Safe to repeat.
 
         `queues` of a principal with a tenant are local names. Those of another one are stored
-        names, of which the tenant's remain.
+        names, and only the tenant's remain.
         """
         queues: Iterable[str] = ("*",) if self.queues is None else self.queues
         if self.queues is None or self.tenant is not None:

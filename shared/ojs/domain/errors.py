@@ -111,6 +111,24 @@ class Unsupported(OjsError):
         super().__init__(message, details=({"field": field} if field else {}) | dict(details or {}))
 
 
+class SchemaMismatch(ValidationFailed):
+    """The arguments of a job don't match the schema of its type, in mode `strict`.
+
+    `field` is the prefix of the field, `index` that of the job. `version` is the version of the
+    schema.
+    """
+
+    def __init__(
+        self, prefix: str, job_type: str, version: str, errors: list[str], index: int
+    ) -> None:
+        super().__init__(
+            f"{prefix}args",
+            f"must match the schema of {job_type}@{version}. See details.validation_errors",
+            details={"validation_errors": errors, "job_type": job_type, "version": version},
+        )
+        self.index = index
+
+
 class NotImplementedHere(Unsupported):
     """The request uses an optional part of an operation that this server doesn't have."""
 

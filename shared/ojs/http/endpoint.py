@@ -30,7 +30,7 @@ HTTP_FUNCTIONS = (JOBS, WORKERS, ADMIN)
 
 Subject = Literal[
     "job", "worker", "queue", "rate limit", "operation", "pool", "key", "cron job", "workflow",
-    "delivery", "subscription", "action", "tenant",
+    "delivery", "subscription", "action", "tenant", "schema",
 ]  # fmt: skip
 PARAMETER = re.compile(r"\{(\w+)\}")
 # Segment before a parameter in a path → kind of object that the parameter identifies.
@@ -39,7 +39,7 @@ _SUBJECTS: Mapping[str, Subject] = {
     "queues": "queue", "rate-limits": "rate limit", "pools": "pool", "keys": "key",
     "cron": "cron job", "crons": "cron job", "workflows": "workflow", "deliveries": "delivery",
     "checkpoints": "job", "subscriptions": "subscription", "tenants": "tenant",
-    "actions": "action",
+    "actions": "action", "schemas": "schema",
 }  # fmt: skip
 
 

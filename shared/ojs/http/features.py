@@ -30,7 +30,6 @@ class MissingFeature:
 
 # fmt: off
 MISSING: tuple[MissingFeature, ...] = (
-    MissingFeature("schemas", "Schemas of jobs are", ("schemas", "admin/schemas")),
     MissingFeature("event-streams", "This event stream is",
         ("admin/stats/stream", "jobs/{id}/progress/stream", "jobs/{id}/result/stream", "ws"),
         "Read /ojs/v1/events/stream or /ojs/v1/jobs/{id}/events, or connect to the WebSocket "

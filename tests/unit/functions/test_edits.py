@@ -139,6 +139,7 @@ def test_a_rate_limit_is_written_on_its_condition(api: Api) -> None:
     ask(api, "PUT", "rate-limits/k", {"concurrency": 1})
     limits = api.runtime.limits
     before = limits.get("k").limiter.override
+    assert before is not None
     ask(api, "PUT", "rate-limits/k", {"concurrency": 2})
     with pytest.raises(LostRace):
         limits._store.override("k", replace(before, until_ms=None), seen=before, now_ms=0)
@@ -243,7 +244,7 @@ def test_each_versioned_operation_checks_preconditions() -> None:
         if operation.versioned:
             found = read_edit(operation, sent)
             assert found is not None
-            assert found.accepts == {"a"}
+            assert found.accepts == frozenset({"a"})
         else:
             with pytest.raises(InvalidRequest):
                 read_edit(operation, sent)

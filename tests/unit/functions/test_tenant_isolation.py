@@ -20,6 +20,7 @@ from ojs.http.binding import tenancy
 from ojs.http.binding.access import Authorizer
 from ojs.runtime import Runtime
 from ojs.store.queues import queues, registry, workers
+from ojs.store.table import keys
 from tests.unit.functions import isolation
 
 # With more tenants in a table, a list of active jobs ends earlier, with a cursor: its page reads a
@@ -95,8 +96,10 @@ def test_the_default_tenant_is_isolated(seed: int, make_runtime: Callable[..., R
     other = make_runtime()
     runtime.use(other)
     caller = isolation.beside(other, None, "beta", seed)
-    wide = ("GET jobs", "GET queues", "GET admin", "GET cron", "GET workflows", "GET unique-jobs")
-    wide += ("GET dead-letter", "GET events")
+    wide = (
+        "GET jobs", "GET queues", "GET admin", "GET cron", "GET workflows", "GET unique-jobs",
+        "GET dead-letter", "GET events",
+    )  # fmt: skip
     for own, expected in zip(caller.told, told, strict=True):
         assert own == expected or own.startswith(wide)
 
@@ -136,7 +139,7 @@ def _all_operations(patch: pytest.MonkeyPatch) -> None:
 
 
 def _one_record(worker_id: str, caller: Any = None) -> tuple[str, str]:
-    return workers.keys.worker(f"{workers.shard_of(worker_id):02d}"), worker_id
+    return keys.worker(f"{workers.shard_of(worker_id):02d}"), worker_id
 
 
 def _without(field: str, empty: Any) -> Callable[[pytest.MonkeyPatch], None]:

@@ -155,6 +155,7 @@ class Function(Construct):
                 "OJS_TABLE": resources.table.table_name,
                 "OJS_VERSION": server.VERSION,
                 "OJS_STRICT_QUEUES": str(settings.strict_queues).lower(),
+                "OJS_SCHEMA_MODE": settings.schema_mode,
                 "OJS_MAX_QUEUES": str(settings.max_queues),
                 "OJS_MAX_CRONS": str(settings.max_crons),
                 "OJS_MIN_CRON_INTERVAL_S": str(settings.min_cron_interval_s),

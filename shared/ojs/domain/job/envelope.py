@@ -52,6 +52,7 @@ TYPE_PATTERN = r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*"
 QUEUE_PATTERN = rf"({tenants.ID_PATTERN}:)?[a-z0-9][a-z0-9\-\.]*"
 _TYPE = re.compile(TYPE_PATTERN)
 _QUEUE = re.compile(QUEUE_PATTERN)
+VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,2}")
 _SPECVERSION = re.compile(r"1(\.0(\.[0-9]{1,3})?(-rc\.[0-9]{1,3})?)?")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:\S+")
 
@@ -342,6 +343,13 @@ def parse(raw: object, prefix: str = "") -> JobRequest:
     if not isinstance(raw, Mapping):
         raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
     known = {key: value for key, value in raw.items() if key not in SYSTEM_FIELDS}
+    if isinstance(named := known.get("type"), str) and "@" in named:
+        known["type"], _, version = named.partition("@")
+        if not VERSION.fullmatch(version):
+            rule = "must have one to three numbers after '@', for example email.send@2.0"
+            raise InvalidRequest(f"{prefix}type", rule, value=named)
+        if str(known.setdefault("version", version)) != version:
+            raise InvalidRequest(f"{prefix}version", f"must be {version}, as in type")
     for holder, path in ((known, ""), (known.get("options"), "options.")):
         if isinstance(holder, Mapping) and holder.get("result_ttl") == -1:
             field = f"{prefix}{path}result_ttl"

@@ -129,9 +129,11 @@ class Application:
         self._guard.permit(principal, operation)
         if operation.id != "manifest":  # clients read it before they choose a version
             negotiation.check_version(call.headers.get("ojs-version"))
-        # The first parameter is one segment of any content.
-        before, parameter, _ = operation.path.partition("{")
-        value = path[len(before) :].partition("/")[0] if parameter else None
+        # The first parameter is one segment of any content, except a URI of a schema.
+        before, parameter, name = operation.path.partition("{")
+        rest = path[len(before) :]
+        first = rest if name == "schema}" else rest.partition("/")[0]
+        value = first if parameter else None
         query = event.get("queryStringParameters") or {}
         if principal.tenant is not None:
             from ojs.http.binding import tenancy
@@ -149,7 +151,7 @@ class Application:
             principal=principal,
             uptime_s=self.uptime_s(),
             trace=call.trace,
-            path_rest=path[len(before) :].split("/", 2)[-1] if parameter else "",
+            path_rest=rest.split("/", 2)[-1] if parameter else "",
             edit=self._edit(call, operation),
         )
         call.principal = self._guard.acting_in(request)

@@ -48,6 +48,14 @@ def _check_queue(value: str) -> str:
     return envelope.check_queue(value)
 
 
+def _check_schema(value: str) -> str:
+    if ":" not in value:
+        return envelope.check_type(value)
+    if not value.isprintable() or " " in value or len(value) > envelope.MAX_URI:
+        raise ValueError("must be a job type or a URI")
+    return value
+
+
 _CHECKS: Mapping[str, Callable[[str], str]] = {
     "job": envelope.check_job_id,
     "worker": check_worker_id,
@@ -58,6 +66,7 @@ _CHECKS: Mapping[str, Callable[[str], str]] = {
     "pool": check_pool,
     "delivery": check_delivery,
     "subscription": check_subscription,
+    "schema": _check_schema,
     "key": _check_key_id,
     "cron job": envelope.check_queue,
     "workflow": envelope.check_job_id,

@@ -34,6 +34,9 @@ POOLS = "POOLS"
 DELIVERIES = "DELIVERIES"
 # Partition of the directory of webhook subscriptions.
 HOOKS = "HOOKS"
+# Partition of the directory of schemas, and the prefix of their versions.
+SCHEMAS = "SCHEMAS"
+VERSION = "v|"
 GONE = "GONE"
 # Partition of the items that describe the deployment.
 DEPLOYMENT = "DEPLOYMENT"
@@ -144,6 +147,11 @@ def hook(subscription_id: str) -> str:
 def hooks_due(subscription_id: str) -> str:
     """Return the index partition of the deliveries of a webhook subscription that must be sent."""
     return f"D|:hk|{subscription_id}"
+
+
+def schemas(name: str) -> str:
+    """Return the partition of the schemas of a job type, or of the schema with a URI."""
+    return f"SC|{name}"
 
 
 def cron(name: str) -> str:
