@@ -86,10 +86,10 @@ class CachedItem:
         self._clock = clock
         self._fresh_ms = fresh_ms
         # The time of the last read (ms), and the item.
-        self._seen: BoundedMap[str, tuple[int, Mapping[str, Any] | None]] = BoundedMap(1)
+        self._seen: BoundedMap[str, tuple[int, dict[str, Any] | None]] = BoundedMap(1)
 
     @property
-    def item(self) -> Mapping[str, Any] | None:
+    def item(self) -> dict[str, Any] | None:
         """The item at the last read. None: it did not exist."""
         return self._seen.get("", (0, None))[1]
 
