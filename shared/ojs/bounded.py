@@ -93,7 +93,7 @@ class CachedItem:
         """The item at the last read. None: it did not exist."""
         return self._seen.get("", (0, None))[1]
 
-    def unread(self) -> Sequence[tuple[str, str]]:
+    def list_unread(self) -> Sequence[tuple[str, str]]:
         """Return the keys to read with the next call: the item's key if the copy is too old."""
         asked_ms, _ = self._seen.get("", (None, None))
         fresh = asked_ms is not None and 0 <= self._clock.now_ms() - asked_ms < self._fresh_ms

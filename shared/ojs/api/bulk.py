@@ -364,7 +364,7 @@ def _reaching(
         request.touches(found.queue)
     elif request.principal.limited:
         for job_id, queue in runtime.current().jobs.queues_of(found.ids).items():
-            request.touches_job(queue, job_id)
+            request.check_job_reach(queue, job_id)
     return Reply(_done(_begun(request, action, found, dry_run)))
 
 

@@ -317,7 +317,7 @@ def result(job: Job) -> dict[str, Any]:
     return answer
 
 
-def results(wanted: Sequence[str], found: Mapping[str, Job]) -> dict[str, Any]:
+def build_results(wanted: Sequence[str], found: Mapping[str, Job]) -> dict[str, Any]:
     """Build the results of several jobs, up to `MAX_RESULTS_BYTES`.
 
     Args:

@@ -699,12 +699,12 @@ def get_results(request: Request) -> Reply:
         if (first := ids.index(job_id)) < at:
             raise InvalidRequest(f"ids[{at}]", f"is a duplicate of ids[{first}]", value=job_id)
     reaches = request.principal.reaches
-    found = runtime.current().jobs.final(ids, reaches, most=views.MAX_RESULTS_BYTES)
-    return Reply(views.results(ids, found))
+    found = runtime.current().jobs.list_final(ids, reaches, most=views.MAX_RESULTS_BYTES)
+    return Reply(views.build_results(ids, found))
 
 
 def _result(job: StoredJob) -> Reply:
-    if job.result_ttl_s is not None and job.result_expired(runtime.current().clock.now_ms()):
+    if job.result_ttl_s is not None and job.has_expired_result(runtime.current().clock.now_ms()):
         raise ResultPruned(times.format_ms(job.result_until_ms or 0))
     if job.state.terminal:
         return Reply(views.result(job))
@@ -797,7 +797,7 @@ def job_lineage(request: Request) -> Reply:
     content, parent = job.content or {}, job.durable.parent
     children: list[str] = []
     if job.workflow is not None:
-        children = current.workflow_reading.following(job.workflow, request.principal)
+        children = current.workflow_reading.list_following(job.workflow, request.principal)
     told = {
         "job_id": job.id,
         "parent_id": content.get("parent_id") or (parent and parent.job_id),

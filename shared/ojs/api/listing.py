@@ -16,7 +16,7 @@ from ojs.domain.job.envelope import MAX_NAME_BYTES
 from ojs.domain.job.states import State
 from ojs.domain.pool.worker import MAX_ID_BYTES
 from ojs.domain.requests import Field
-from ojs.domain.tenants import qualified, tenant_of
+from ojs.domain.tenants import get_tenant, qualified
 from ojs.http.answer import Answer, absent, moment, shown, source
 from ojs.http.answers import Id, Moment
 from ojs.http.binding import paging, query
@@ -139,7 +139,7 @@ def list_jobs(request: Request) -> Reply:
 def list_tenant_jobs(request: Request) -> Reply:
     """List the jobs of a tenant."""
     tenant, sent = request.named, dict(request.query)
-    if sent.get("queue") and tenant_of(sent["queue"]) is None:
+    if sent.get("queue") and get_tenant(sent["queue"]) is None:
         sent["queue"] = qualified(tenant, sent["queue"])
     return _page_of(sent, tenant)
 

@@ -34,9 +34,9 @@ def _version(text: str) -> int | str:
 
 
 def _document(schema: Any) -> dict[str, Any]:
-    from ojs.services.schemas.manage import document
+    from ojs.services.schemas.manage import parse_document
 
-    return dict(document(schema))
+    return dict(parse_document(schema))
 
 
 def _wrapped(seen: SchemaStatus) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def list_schemas(request: Request) -> Reply:
 @both.endpoint("GET /{type}/versions", _READ, SchemaVersionsAnswer, errors=(404,), admin=_LOOK)
 def list_schema_versions(request: Request) -> Reply:
     """List the versions of a schema."""
-    return Reply(SchemaVersionsAnswer.of(runtime.current().schemas.versions(request.named)))
+    return Reply(SchemaVersionsAnswer.of(runtime.current().schemas.list_versions(request.named)))
 
 
 @both.endpoint("DELETE /{type}/{version}", _MANAGE, SchemaDeletedAnswer, errors=(404,))

@@ -235,7 +235,7 @@ def put_tenant_limits(request: Request) -> Reply:
 @tenants.endpoint("GET /{id}/stats", _LOOK, TenantStatsAnswer, derived=True)
 def tenant_stats(request: Request) -> Reply:
     """Read the statistics of a tenant."""
-    return Reply(TenantStatsAnswer.of(runtime.current().tenants.stats(request.named)))
+    return Reply(TenantStatsAnswer.of(runtime.current().tenants.count_stats(request.named)))
 
 
 @tenants.endpoint("DELETE /{id}", _MANAGE, TenantDeletedAnswer, errors=(404, 409), versioned=True)

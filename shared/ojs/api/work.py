@@ -249,14 +249,14 @@ def _end(
     ]
     queues = runtime.current().jobs.queues_of(failed) if failed else {}
 
-    def own(outcome: BatchOutcome) -> BatchOutcome:
+    def with_own_names(outcome: BatchOutcome) -> BatchOutcome:
         result = outcome.result
         queue = queues.get(outcome.job_id) if isinstance(result, OjsError) else result.queue
         if queue is None or principal.reaches(queue):
             return outcome
         return replace(outcome, result=NotFound("job", outcome.job_id))
 
-    acked, nacked = ([own(each) for each in outcomes] for outcomes in ended)
+    acked, nacked = ([with_own_names(each) for each in outcomes] for outcomes in ended)
     return acked, nacked
 
 
@@ -273,7 +273,7 @@ def _ended(
         _touch_jobs(request, [job_id])
         raise
     # A repeated ack is answered without a check of the token.
-    request.touches_job(job.queue, job_id)
+    request.check_job_reach(job.queue, job_id)
     return job
 
 
@@ -291,7 +291,7 @@ def _touch_jobs(request: Request, job_ids: Sequence[str]) -> None:
     # Costs one read, only for a caller with a limited queue scope.
     if request.principal.limited and job_ids:
         for job_id, queue in sorted(runtime.current().jobs.queues_of(job_ids).items()):
-            request.touches_job(queue, job_id)
+            request.check_job_reach(queue, job_id)
 
 
 def _own_jobs(request: Request, job_ids: Sequence[str]) -> Sequence[str]:

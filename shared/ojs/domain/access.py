@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 
-from ojs.domain.tenants import qualified, within
+from ojs.domain.tenants import matches_pattern, qualified
 from ojs.records import record
 
 PREFIX = "ojs"
@@ -128,9 +128,9 @@ class Principal:
         """Return whether the caller's queue scope contains a queue."""
         if self.queues is None:
             return True
-        return any(within(each, queue) for each in self.queues)
+        return any(matches_pattern(each, queue) for each in self.queues)
 
-    def acting_for(self, tenant: str) -> Principal:
+    def with_tenant(self, tenant: str) -> Principal:
         """Return the principal limited to the queues of a tenant. Safe to repeat.
 
         `queues` of a principal with a tenant are local names. Those of another one are stored
@@ -142,7 +142,7 @@ class Principal:
         return replace(
             self,
             tenant=tenant,
-            queues=tuple(each for each in queues if within(qualified(tenant, "*"), each)),
+            queues=tuple(each for each in queues if matches_pattern(qualified(tenant, "*"), each)),
         )
 
     def context(self) -> dict[str, str]:

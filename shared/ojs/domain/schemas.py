@@ -174,7 +174,7 @@ def check_document(schema: Mapping[str, Any]) -> int:
         node, above = waiting.pop()
         count += 1
         if count > MAX_NODES:
-            raise _bad(f"must have at most {MAX_NODES} subschemas, references included")
+            raise _bad(f"must have at most {MAX_NODES} list_subschemas, references included")
         if not isinstance(node, Mapping):
             continue
         if len(above) >= MAX_LEVELS:
@@ -183,7 +183,7 @@ def check_document(schema: Mapping[str, Any]) -> int:
             raise _bad("must not refer to a schema that contains the reference")
         _check_keywords(node, root=not above)
         within = (*above, id(node))
-        waiting += [(each, within) for _, each in subschemas(node)]
+        waiting += [(each, within) for _, each in list_subschemas(node)]
         if "$ref" in node:
             waiting.append((_target(schema, node["$ref"]), within))
     return count
@@ -206,7 +206,7 @@ def _check_keywords(node: Mapping[str, Any], *, root: bool) -> None:
         raise InvalidRequest("schema.format", "must not be regex")
 
 
-def subschemas(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def list_subschemas(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the subschemas of a schema, with their keywords and names."""
     for name in _ONE:
         if isinstance(node.get(name), Mapping | bool):
@@ -244,10 +244,10 @@ def _bad(rule: str) -> InvalidRequest:
 _VALUES = ("const", "default", "enum", "examples")
 
 
-def for_validator(node: Any) -> Any:
+def format_schema(node: Any) -> Any:
     """Return a schema for the validator: arrays in `items` have another name in draft 2020-12."""
     if isinstance(node, list):
-        return [for_validator(each) for each in node]
+        return [format_schema(each) for each in node]
     if not isinstance(node, Mapping):
         return node
     if isinstance(listed := node.get("items"), list):
@@ -255,7 +255,7 @@ def for_validator(node: Any) -> Any:
         if (rest := node.pop("additionalItems", None)) is not None:
             node["items"] = rest
         node["prefixItems"] = listed
-    return {key: each if key in _VALUES else for_validator(each) for key, each in node.items()}
+    return {key: each if key in _VALUES else format_schema(each) for key, each in node.items()}
 
 
 # --- compatibility --------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ def for_validator(node: Any) -> Any:
 
 def check_compatible(old: Schema, new: Schema) -> None:
     """Raise ValidationFailed if `new` rejects arguments that `old` accepts."""
-    before, after = (for_validator(jsontext.stored(each.text)) for each in (old, new))
+    before, after = (format_schema(jsontext.stored(each.text)) for each in (old, new))
     changes = list(breaking_changes(before, after))
     if changes:
         major = old.number.numbers[0] + 1

@@ -65,7 +65,7 @@ class TenantLimitsRequest(Model):
         each_second = name == "max_jobs_per_second" and value is not None
         return Rate(value, _SECOND_MS) if each_second else value
 
-    def bounds(self) -> dict[str, Any]:
+    def find_bounds(self) -> dict[str, Any]:
         """Return the limits that the request has, by field of `Tenant`."""
         pairs = (*_TWINS, *((name, name) for name in LIMITS))
         return {one: self._bound(name) for one, name in pairs if name in self.model_fields_set}
@@ -142,7 +142,7 @@ class Tenant:
         """A number that increases with each change, even if the tenant is created again."""
         return self.created_ms + self.changes
 
-    def priority(self, given: int) -> int:
+    def find_priority(self, given: int) -> int:
         """Return the priority of a job that was pushed with the `given` one."""
         return max(-MAX_BOOST, min(MAX_BOOST, given + self.priority_boost))
 
@@ -157,17 +157,17 @@ def parse(tenant: str, raw: Mapping[str, Any]) -> Tenant:
             raise InvalidRequest(same, "must equal the ID in the path", value=raw[same])
     wanted = {name: value for name, value in raw.items() if name not in SHOWN_BACK}
     given = TenantRequest.model_validate(wanted)
-    inner = {} if given.limits is None else given.limits.bounds()
-    beside = given.bounds()
+    inner = {} if given.limits is None else given.limits.find_bounds()
+    beside = given.find_bounds()
     for name in inner.keys() & beside.keys():
         if inner[name] != beside[name]:
             raise InvalidRequest(name, "must equal the field inside limits. Send only that one")
     return replace(Tenant(tenant, given.name), **_changed(given), **{**inner, **beside})
 
 
-def changed(tenant: Tenant, given: TenantChange) -> Tenant:
+def change(tenant: Tenant, given: TenantChange) -> Tenant:
     """Return the tenant after a change of its limits. Raises Unsupported."""
-    return replace(tenant, **_changed(given), **given.bounds())
+    return replace(tenant, **_changed(given), **given.find_bounds())
 
 
 def _changed(given: TenantChange) -> dict[str, Any]:

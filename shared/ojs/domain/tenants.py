@@ -30,12 +30,12 @@ def is_tenant(value: str) -> bool:
     return value == DEFAULT or _ID.fullmatch(value) is not None
 
 
-def tenant_of(name: str) -> str | None:
+def get_tenant(name: str) -> str | None:
     """Return the tenant of a stored name, or None for the tenant `_default`."""
     return name.rpartition(":")[0] or None
 
 
-def local_name(name: str) -> str:
+def get_local_name(name: str) -> str:
     """Return a stored name without its tenant."""
     return name.rpartition(":")[2]
 
@@ -45,7 +45,7 @@ def qualified(tenant: str | None, name: str) -> str:
     return name if tenant is None else f"{tenant}:{name}"
 
 
-def within(pattern: str, name: str) -> bool:
+def matches_pattern(pattern: str, name: str) -> bool:
     """Return whether a pattern of a queue scope contains a name.
 
     A `*` at the end represents any characters but a colon, so it stays in one tenant.

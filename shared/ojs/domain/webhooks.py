@@ -140,11 +140,11 @@ class Subscription:
         """Whether the endpoint responds slowly. Then its breaker is half open from the start."""
         return self.breaker.until_ms is not None and not self.breaker.open_ms
 
-    def after_success(self) -> Subscription:
+    def with_success(self) -> Subscription:
         """Return the subscription after a successful attempt."""
-        return replace(self, failing_ms=None, failing=0, breaker=self.breaker.after_success())
+        return replace(self, failing_ms=None, failing=0, breaker=self.breaker.with_success())
 
-    def tried(self, now_ms: int, *, slow: bool) -> Subscription:
+    def with_attempts(self, now_ms: int, *, slow: bool) -> Subscription:
         """Return the subscription after attempts, whose outcomes it contains.
 
         `slow` means that one of them took SLOW_MS.

@@ -18,7 +18,7 @@ from typing import Any
 from ojs.domain.events.event import Event
 from ojs.domain.job.job import Job
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
-from ojs.domain.tenants import local_name
+from ojs.domain.tenants import get_local_name
 from ojs.projections.bulk import BulkPushChange, OperationChange
 from ojs.projections.changes import TableChange
 from ojs.projections.crons import CronRunChange
@@ -248,9 +248,9 @@ def _other(record: _Record, *, by_ttl: bool) -> TableChange | None:
 
         return HookChange.of(*images)
     if pk.startswith((_TENANT, _OF_TENANT)):
-        from ojs.projections.tenants import of_tenant
+        from ojs.projections.tenants import read_event
 
-        return of_tenant(pk, *images)
+        return read_event(pk, *images)
     if pk.startswith(_OPERATION):
         return OperationChange.of(*images)
     if pk.startswith(_BULK_PUSH):
@@ -298,7 +298,7 @@ def _stored_job(item: Item) -> Job:
 
 def _queue(record: _Record) -> QueueChange:
     name = record.pk.removeprefix(_QUEUE)
-    policy = local_name(name) == DEFAULT_QUEUE_POLICY
+    policy = get_local_name(name) == DEFAULT_QUEUE_POLICY
     before, after = (
         # The policy for new queues always exists. No request creates it.
         None if item is None and not policy else queues.from_item(name, item or {})

@@ -26,7 +26,7 @@ class TenantEvent(TableChange):
         yield NewEvent(self.kind, self.at_ms, self.tenant, ("tenants", self.tenant), data)
 
 
-def of_tenant(
+def read_event(
     pk: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None
 ) -> TenantEvent | None:
     """Return the event of a change of a tenant's record, or of its note of an exceeded limit."""

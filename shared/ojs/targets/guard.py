@@ -196,13 +196,13 @@ class Connector:
         """Resolve a host within the time limit. The system's resolver has a longer one."""
         answers: SimpleQueue[Sequence[str] | Exception] = SimpleQueue()
 
-        def look_up() -> None:
+        def find_addresses() -> None:
             try:
                 answers.put(self._find(to.host, to.port))
             except Exception as error:  # noqa: BLE001 - raised by the caller
                 answers.put(error)
 
-        threading.Thread(target=look_up, name="look-up", daemon=True).start()
+        threading.Thread(target=find_addresses, name="look-up", daemon=True).start()
         try:
             found = answers.get(timeout=limit.left_s)
         except Empty:

@@ -108,7 +108,9 @@ class HttpsTarget(SignedTarget):
         body = jsontext.dumps(forms.pushed(push)).encode()
         timeout_ms = min(push.timeout_ms, LONGEST_WAIT_MS)
         with self._limit(timeout_ms / 1_000) as limit:
-            found = answered(limit, timeout_ms, lambda: self._exchange(push, delivery, body, limit))
+            found = send_within(
+                limit, timeout_ms, lambda: self._exchange(push, delivery, body, limit)
+            )
         if isinstance(found, NoAnswer):
             verdict = Verdict.FORBIDDEN if found.code == BLOCKED else Verdict.FAULT
             return outcome.trouble(verdict, found.code, found.message)
@@ -144,7 +146,7 @@ class NoAnswer:
     message: str
 
 
-def answered(
+def send_within(
     limit: TimeLimit, timeout_ms: int, exchange: Callable[[], HttpAnswer]
 ) -> HttpAnswer | NoAnswer:
     """Call `exchange` within a time limit. Return its response, or why there is none."""

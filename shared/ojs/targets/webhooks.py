@@ -19,8 +19,8 @@ from ojs.targets.https_target import (
     HttpAnswer,
     NoAnswer,
     SignedTarget,
-    answered,
     send_request,
+    send_within,
 )
 
 PREFIX = "whsec_"
@@ -44,7 +44,7 @@ class WebhookTarget(SignedTarget):
         began_ms = self._clock.now_ms()
         most_s = subscription.timeout_s if timeout_s is None else timeout_s
         with self._limit(most_s) as limit:
-            found = answered(
+            found = send_within(
                 limit, round(1_000 * most_s), lambda: self._follow(subscription, delivery, limit)
             )
         now_ms = self._clock.now_ms()

@@ -131,7 +131,7 @@ def _any_queue(self: Principal, queue: str) -> bool:
 
 
 def _all_names(name: str, tenant: str | None, after: str | None = None) -> Any:
-    return registry.in_registry(name, None, after)
+    return registry.build_registry_condition(name, None, after)
 
 
 def _all_operations(patch: pytest.MonkeyPatch) -> None:
@@ -147,19 +147,21 @@ def _without(field: str, empty: Any) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "locks": lambda patch: patch.setattr(unique, "tenant_of", _no_tenant),
-    "limiters": lambda patch: patch.setattr(limiter, "tenant_key", _plain_key),
+    "locks": lambda patch: patch.setattr(unique, "get_tenant", _no_tenant),
+    "limiters": lambda patch: patch.setattr(limiter, "format_tenant_key", _plain_key),
     "idempotency keys": lambda patch: patch.setattr(
         idempotency.IdempotencyKey, "of", staticmethod(_one_caller(idempotency.IdempotencyKey.of))
     ),
     "reach": lambda patch: patch.setattr(Principal, "reaches", _any_queue),
     "lists of queues": lambda patch: (
-        patch.setattr(queues, "in_registry", _all_names),
-        patch.setattr(queues, "tenant_of", lambda name: "alone"),
+        patch.setattr(queues, "build_registry_condition", _all_names),
+        patch.setattr(queues, "get_tenant", lambda name: "alone"),
     )[0],
     "worker records": lambda patch: patch.setattr(workers, "key_of", _one_record),
     "operations of the deployment": _all_operations,
-    "jobs in paths": lambda patch: patch.setattr(requests.Request, "touches_job", lambda *_: None),
+    "jobs in paths": lambda patch: patch.setattr(
+        requests.Request, "check_job_reach", lambda *_: None
+    ),
     "names in paths": _without("_SUBJECTS", frozenset()),
     "names of queues to create": _without("NAMED_REQUESTS", frozenset()),
     "steps": _without("_STEPS", ()),

@@ -17,7 +17,7 @@ from ojs.domain.job.envelope import (
 )
 from ojs.domain.job.job import Job
 from ojs.domain.requests import MAX_SHOWN, Field, Model, not_known
-from ojs.domain.tenants import tenant_of
+from ojs.domain.tenants import get_tenant
 from ojs.records import record
 
 _AT = "override"
@@ -90,7 +90,7 @@ class JobOverride:
             meta = {**content.pop("meta", {}), **self.meta}
             for key in [key for key, value in self.meta.items() if value is None]:
                 del meta[key]
-            if (tenant := tenant_of(queue)) is not None:
+            if (tenant := get_tenant(queue)) is not None:
                 meta["tenant_id"] = tenant
             if meta:
                 content["meta"] = meta

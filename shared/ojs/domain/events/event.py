@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from ojs.domain import times
 from ojs.domain.ids import uuid7
-from ojs.domain.tenants import tenant_of
+from ojs.domain.tenants import get_tenant
 from ojs.records import record
 
 SPECVERSION = "1.0"
@@ -46,7 +46,9 @@ class Event:
     def to_dict(self) -> dict[str, Any]:
         """Return the envelope that consumers receive."""
         data = dict(self.data)
-        if (tenant := tenant_of(str(data.get("queue") or data.get("cron_name") or ""))) is not None:
+        if (
+            tenant := get_tenant(str(data.get("queue") or data.get("cron_name") or ""))
+        ) is not None:
             data["tenant_id"] = tenant
         return {
             "specversion": SPECVERSION,

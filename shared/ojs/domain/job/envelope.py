@@ -448,7 +448,7 @@ def resolve(
     _check_sizes(content, request.meta, prefix)
     limit: RateLimitRequest | None = request.value_of("rate_limit")
     queue = request.value_of("queue") or DEFAULT_QUEUE
-    tenant = tenants.tenant_of(queue)
+    tenant = tenants.get_tenant(queue)
     if tenant is not None:
         content["meta"] = _tenant_meta(request.meta or {}, tenant, prefix)
     return Specification(

@@ -206,14 +206,14 @@ class Job:
             return self.completed_ms + self.result_ttl_s * 1_000
         return None if self.ttl_s is None else self.ttl_s * 1_000
 
-    def result_expired(self, now_ms: int) -> bool:
+    def has_expired_result(self, now_ms: int) -> bool:
         """Return whether the time to live that the client chose for the result has ended."""
         until_ms = None if self.result_ttl_s is None else self.result_until_ms
         return until_ms is not None and until_ms <= now_ms
 
     def without_expired_result(self, now_ms: int) -> Job:
         """Return the job without a result whose time to live has ended."""
-        return replace(self, result=MISSING) if self.result_expired(now_ms) else self
+        return replace(self, result=MISSING) if self.has_expired_result(now_ms) else self
 
     @property
     def ended_ms(self) -> int | None:

@@ -20,7 +20,7 @@ class Retention:
     cancelled_s: int = 7 * _DAY_S
     discarded_s: int = 30 * _DAY_S
 
-    def at_least(self, seconds: int | None) -> Retention:
+    def with_minimum(self, seconds: int | None) -> Retention:
         """Return a retention that keeps results and errors for at least this time, if it is set."""
         if seconds is None:
             return self

@@ -39,7 +39,7 @@ from ojs.domain.job.retention import (
 )
 from ojs.domain.job.retry import DEFAULT, RetryPolicy
 from ojs.domain.requests import After, Field, Model
-from ojs.domain.tenants import local_name, qualified, tenant_of
+from ojs.domain.tenants import get_local_name, get_tenant, qualified
 from ojs.records import record
 
 # The reserved name of the policy for new queues. It is not a valid queue name.
@@ -536,7 +536,7 @@ def inherited(policy: Layer, name: str) -> Layer:
     if not isinstance(target, str):
         return policy
     # The dead letters of a tenant stay in its own queues.
-    target = qualified(tenant_of(name), local_name(target))
+    target = qualified(get_tenant(name), get_local_name(target))
     rest = {key: value for key, value in policy.items() if key != "dead_letter_queue"}
     # The default dead-letter queue can't be its own dead-letter queue.
     return rest if target == name else {**rest, "dead_letter_queue": target}

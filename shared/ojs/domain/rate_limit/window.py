@@ -84,7 +84,7 @@ class RateWindow:
         return [list(pair) for pair in self.passed]
 
 
-def step_end(now_ms: int, period_ms: int) -> int:
+def find_step_end(now_ms: int, period_ms: int) -> int:
     """Return the end (ms) of the step of a time."""
     return (_step(now_ms, period_ms) + 1) * period_ms // STEPS
 

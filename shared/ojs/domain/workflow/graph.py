@@ -189,7 +189,7 @@ class Graph:
         """Return whether a node is a job."""
         return _is_job(self.steps[node])
 
-    def followers_of(self, node: int) -> list[int]:
+    def list_followers(self, node: int) -> list[int]:
         """Return the jobs that start after a job, without those that wait for its followers."""
         found: set[int] = set()
         ends, begins = [node], list[int]()

@@ -65,7 +65,7 @@ class Authorizer:
         """Return whether callers must authenticate."""
         return self._current().settings.authorizer != "none"
 
-    def acting(self, principal: Principal, headers: Mapping[str, str]) -> Principal:
+    def with_tenant_of_headers(self, principal: Principal, headers: Mapping[str, str]) -> Principal:
         """Return the caller, limited to the tenant it acts for.
 
         Raises InvalidRequest for a malformed header, and PermissionDenied for another tenant.
@@ -74,9 +74,9 @@ class Authorizer:
             return principal
         from ojs.http.binding import tenancy
 
-        return tenancy.acting(principal, headers)
+        return tenancy.with_tenant_of_headers(principal, headers)
 
-    def acting_in(self, request: Request) -> Principal:
+    def with_tenant_of(self, request: Request) -> Principal:
         """Return the caller of a push, limited to the tenant that `meta` of its jobs names.
 
         Only with the setting `tenant_from_meta`, and for a caller without a tenant. Raises
@@ -92,7 +92,7 @@ class Authorizer:
 
         if principal.tenant is not None or not tenancy.is_push(request.operation):
             return principal
-        return tenancy.acting_by_meta(principal, request.object())
+        return tenancy.with_tenant_of_meta(principal, request.object())
 
     def permit(self, principal: Principal, operation: Operation) -> None:
         """Raise PermissionDenied if the caller's scopes or queue scope exclude the operation.
@@ -120,7 +120,7 @@ class Authorizer:
             case QueueScope.PATH:
                 request.touches(request.named)
             case QueueScope.JOB:
-                request.touches_job(self._current().jobs.queue_of(request.named), request.named)
+                request.check_job_reach(self._current().jobs.queue_of(request.named), request.named)
             case QueueScope.FILTER:
                 request.touches(*(filtered(request.query) or (None,)))
             case QueueScope.TENANT:

@@ -138,7 +138,7 @@ class Application:
         if principal.tenant is not None:
             from ojs.http.binding import tenancy
 
-            value, query = tenancy.address_in(operation, value, query, principal.tenant)
+            value, query = tenancy.read_address(operation, value, query, principal.tenant)
         request = Request(
             operation=operation,
             headers=call.headers,
@@ -154,7 +154,7 @@ class Application:
             path_rest=rest.split("/", 2)[-1] if parameter else "",
             edit=self._edit(call, operation),
         )
-        call.principal = self._guard.acting_in(request)
+        call.principal = self._guard.with_tenant_of(request)
         if call.principal is not principal:
             request = replace(request, principal=call.principal)
         self._guard.admit(request)
@@ -185,7 +185,7 @@ class Application:
         """Authenticate the caller before other checks. Raise Unauthenticated if that fails."""
         call.closed = self._guard.closed
         call.principal = self._guard.who(call.event)
-        call.principal = self._guard.acting(call.principal, call.headers)
+        call.principal = self._guard.with_tenant_of_headers(call.principal, call.headers)
         return call.principal
 
     def _no_route(self, call: _Call, there: Mapping[str, Operation]) -> Reply:
@@ -196,7 +196,7 @@ class Application:
             # An unauthenticated caller can't learn which paths exist. A browser's preflight
             # request is exempt, because it has no key.
             self._who(call)
-        if method != "OPTIONS" and (feature := self._routes.refused(method, path)) is not None:
+        if method != "OPTIONS" and (feature := self._routes.find_missing(method, path)) is not None:
             raise Unsupported(feature.message, details={"feature": feature.name})
         if not allowed:
             raise NotFound("route", f"{method} {path}")
@@ -237,8 +237,10 @@ class Application:
         """Return the response to a tenant's caller, with local names."""
         from ojs.http.binding import tenancy
 
-        body = tenancy.answer_out(answer.body, operation, tenant)
-        headers = {name: tenancy.text_out(value, tenant) for name, value in answer.headers.items()}
+        body = tenancy.render_answer(answer.body, operation, tenant)
+        headers = {
+            name: tenancy.render_text(value, tenant) for name, value in answer.headers.items()
+        }
         return Reply(body, answer.status, headers, answer.failed)
 
     def _log(self, call: _Call, status: int, code: str | None, cause: Exception | None) -> None:

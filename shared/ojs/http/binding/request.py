@@ -120,7 +120,7 @@ class Request:
             if self.principal.limited and (queue is None or not self.principal.reaches(queue)):
                 raise forbidden()
 
-    def touches_job(self, queue: str, job_id: str) -> None:
+    def check_job_reach(self, queue: str, job_id: str) -> None:
         """Raise PermissionDenied for a job outside the caller's queue scope.
 
         For a tenant's caller, raise NotFound, as for an unknown job.
@@ -201,7 +201,7 @@ class Request:
         if self.principal.tenant is not None:
             from ojs.http.binding import tenancy
 
-            value = tenancy.body_in(value, self.operation, self.principal.tenant)
+            value = tenancy.read_body_names(value, self.operation, self.principal.tenant)
         found: dict[str, Any] = value
         return found
 

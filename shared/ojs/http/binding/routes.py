@@ -40,7 +40,7 @@ class Routes:
         found = self._resolved(path)
         return found if isinstance(found, dict) else {}
 
-    def refused(self, method: str, path: str) -> MissingFeature | None:
+    def find_missing(self, method: str, path: str) -> MissingFeature | None:
         """Return the unsupported feature of a path and a method that its operations don't have."""
         if method == "DELETE" and any(
             _pattern(f"{BASE}/{each}", and_below=False).match(path) for each in PURGE.paths

@@ -15,7 +15,7 @@ from ojs.domain.access import Principal
 from ojs.domain.errors import InvalidRequest, forbidden
 from ojs.domain.job.copies import META as COPY_META
 from ojs.domain.job.job import DEFAULT_QUEUE
-from ojs.domain.tenants import DEFAULT, check_tenant, is_tenant, qualified, tenant_of
+from ojs.domain.tenants import DEFAULT, check_tenant, get_tenant, is_tenant, qualified
 
 if TYPE_CHECKING:
     from ojs.http.endpoint import Operation
@@ -50,7 +50,7 @@ _CALLBACKS = ("on_complete", "on_success", "on_failure")
 _Name = Callable[[str, str], str]
 
 
-def acting(principal: Principal, headers: Mapping[str, str]) -> Principal:
+def with_tenant_of_headers(principal: Principal, headers: Mapping[str, str]) -> Principal:
     """Return the caller, limited to the tenant it acts for.
 
     Args:
@@ -75,10 +75,10 @@ def acting(principal: Principal, headers: Mapping[str, str]) -> Principal:
     if principal.tenant is not None:
         if sent and wanted != principal.tenant:
             raise forbidden()
-        return principal.acting_for(principal.tenant)
+        return principal.with_tenant(principal.tenant)
     if wanted == DEFAULT:
         return principal
-    found = principal.acting_for(wanted)
+    found = principal.with_tenant(wanted)
     if not found.queues:
         raise forbidden()
     return found
@@ -90,7 +90,7 @@ def is_push(operation: Operation) -> bool:
     return operation.method == "POST" and model is not None and model.__name__ in _PUSHES
 
 
-def acting_by_meta(principal: Principal, body: Mapping[str, Any]) -> Principal:
+def with_tenant_of_meta(principal: Principal, body: Mapping[str, Any]) -> Principal:
     """Return the caller of a push, limited to the tenant in `meta.tenant_id` of its jobs.
 
     Jobs without this field get the tenant of the others. Raises InvalidRequest for several tenants,
@@ -103,7 +103,7 @@ def acting_by_meta(principal: Principal, body: Mapping[str, Any]) -> Principal:
     for tenant in found.values():
         if not isinstance(tenant, str) or not is_tenant(tenant):
             raise InvalidRequest("meta.tenant_id", "must be a tenant ID", value=tenant)
-        return acting(principal, {"x-ojs-tenant": tenant})
+        return with_tenant_of_headers(principal, {"x-ojs-tenant": tenant})
     return principal
 
 
@@ -123,7 +123,7 @@ def _tenants_in(value: Any) -> Iterator[Any]:
 # --- requests -------------------------------------------------------------------------------------
 
 
-def address_in(
+def read_address(
     operation: Operation, path: str | None, query: Mapping[str, str], tenant: str
 ) -> tuple[str | None, Mapping[str, str]]:
     """Return the parameter of a path and the query, with the stored names."""
@@ -139,7 +139,7 @@ def address_in(
     return path, query
 
 
-def body_in(body: dict[str, Any], operation: Operation, tenant: str) -> Any:
+def read_body_names(body: dict[str, Any], operation: Operation, tenant: str) -> Any:
     """Return the body of a request with the stored names. Jobs without a queue get the default."""
     name, queue = _storing(tenant), qualified(tenant, DEFAULT_QUEUE)
     model = "" if operation.request is None else operation.request.__name__
@@ -161,14 +161,14 @@ def body_in(body: dict[str, Any], operation: Operation, tenant: str) -> Any:
 
 
 def _storing(tenant: str) -> _Name:
-    def name(path: str, value: str) -> str:
-        if (there := tenant_of(value)) is None:
+    def change_name(path: str, value: str) -> str:
+        if (there := get_tenant(value)) is None:
             return qualified(tenant, value)
         if there != tenant:
             raise InvalidRequest(path, "must be a name without the prefix of a tenant", value=value)
         return value
 
-    return name
+    return change_name
 
 
 def _has_queue(job: Mapping[str, Any]) -> bool:
@@ -200,7 +200,7 @@ def _workflow(raw: Any, queue: str | None) -> Any:
 # --- responses ------------------------------------------------------------------------------------
 
 
-def answer_out(body: Any, operation: Operation | None, tenant: str) -> Any:
+def render_answer(body: Any, operation: Operation | None, tenant: str) -> Any:
     """Return the body of a response with the local names."""
     path = "" if operation is None else operation.path
     fields, content = QUEUE_FIELDS, CONTENT
@@ -215,7 +215,7 @@ def answer_out(body: Any, operation: Operation | None, tenant: str) -> Any:
     return _walked(body, _showing(tenant), fields, content, tenant)
 
 
-def text_out(text: str, tenant: str) -> str:
+def render_text(text: str, tenant: str) -> str:
     """Return a text of a response, for example a message or a header, with the local names."""
     for mark in (":", "|", "%3A"):
         text = text.replace(f"{tenant}{mark}", "")
@@ -234,10 +234,10 @@ def _line_out(line: str, fields: frozenset[str], content: frozenset[str], tenant
 def _showing(tenant: str) -> _Name:
     prefix = qualified(tenant, "")
 
-    def name(_path: str, value: str) -> str:
-        return value.removeprefix(prefix) if tenant_of(value) == tenant else value
+    def change_name(_path: str, value: str) -> str:
+        return value.removeprefix(prefix) if get_tenant(value) == tenant else value
 
-    return name
+    return change_name
 
 
 def _walked(
@@ -303,9 +303,9 @@ def _is_told(key: str, value: Any) -> bool:
 
 def _texts_out(value: Any, tenant: str) -> Any:
     if isinstance(value, str):
-        return text_out(value, tenant)
+        return render_text(value, tenant)
     if isinstance(value, list):
         return [_texts_out(each, tenant) for each in value]
     if isinstance(value, dict):
-        return {text_out(key, tenant): _texts_out(each, tenant) for key, each in value.items()}
+        return {render_text(key, tenant): _texts_out(each, tenant) for key, each in value.items()}
     return value

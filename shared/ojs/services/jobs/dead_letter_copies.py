@@ -203,7 +203,7 @@ def _copy(
         expires_ms=expires_ms,
         timeout_ms=config.timeout_ms,
         policy=config.retry,
-        retention=config.retention.at_least(record.result_ttl_s),
+        retention=config.retention.with_minimum(record.result_ttl_s),
         result_ttl_s=record.result_ttl_s,
         order=order,
         reserved_bytes=jsontext.size_of(content) if queue.tracks_depth else None,

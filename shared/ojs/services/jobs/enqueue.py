@@ -616,7 +616,7 @@ class JobEnqueuer:
         warnings = self._check_args(push)
         tenants = {each.tenant.id: each.tenant for each in queues.values() if each.tenant}
         if tenants:
-            self._quotas().admit(tenants, jobs, push.counted)
+            self._quotas().check(tenants, jobs, push.counted)
         # If the keys were registered recently, this call writes nothing, because it is cached.
         self._limits.register(registered(jobs))
         return _ResolvedPush(push, jobs, specifications, queues, finish_tags, now_ms, warnings)
@@ -854,7 +854,7 @@ class JobEnqueuer:
             timeout_ms=specification.timeout_ms or DEFAULT_TIMEOUT_MS,
             visibility_ms=specification.visibility_ms,
             policy=specification.policy,
-            retention=queue.config.retention.at_least(specification.result_ttl_s),
+            retention=queue.config.retention.with_minimum(specification.result_ttl_s),
             result_ttl_s=specification.result_ttl_s,
             copies_to=queue.config.copies_to,
             order=self._ids.order() if ready else None,
@@ -911,7 +911,7 @@ def _with_queue_defaults(
     if resolved.timeout_ms is None:
         resolved = replace(resolved, timeout_ms=config.timeout_ms)
     if queue.tenant is not None:
-        resolved = replace(resolved, priority=queue.tenant.priority(resolved.priority))
+        resolved = replace(resolved, priority=queue.tenant.find_priority(resolved.priority))
     return resolved
 
 

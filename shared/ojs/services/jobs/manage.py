@@ -84,7 +84,7 @@ class JobManagement:
             raise NotFound("job", job_id)
         return current
 
-    def final(self, job_ids: Sequence[str], reaches: Reaches, *, most: int) -> dict[str, Job]:
+    def list_final(self, job_ids: Sequence[str], reaches: Reaches, *, most: int) -> dict[str, Job]:
         """Return the final jobs among these by ID, with their results (`JobReader.with_results`).
 
         Jobs in queues that the caller can't use, and jobs whose result has expired, are skipped.
@@ -97,7 +97,7 @@ class JobManagement:
             if job.state.terminal
             and reaches(job.queue)
             and not job.gone(now_ms)
-            and not job.result_expired(now_ms)
+            and not job.has_expired_result(now_ms)
         ]
         return {job.id: job for job in self._jobs.with_results(ended, most)}
 

@@ -72,7 +72,7 @@ class FairQueuePlacement:
                 wanted.append(FairLine(name, 0, priority).key_of(fairness.share(content).tenant))
         names, wanted = list(dict.fromkeys(names)), list(dict.fromkeys(wanted))
         finish_tags: FinishTags = {}
-        also, asked_ms = self._schemas.unread(), self._clock.now_ms()
+        also, asked_ms = self._schemas.list_unread(), self._clock.now_ms()
         if len(names) == 1 and not wanted and not also:
             queue = self._queues.current(names[0])
             found = {} if queue is None else {names[0]: queue}

@@ -40,7 +40,7 @@ from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.page import Page
 from ojs.domain.queue.order import QueueOrders
 from ojs.domain.stats import DAY_MS, Activity, StateCounts
-from ojs.domain.tenants import tenant_of
+from ojs.domain.tenants import get_tenant
 from ojs.records import record
 from ojs.services.for_each import THREADS, ForEach
 from ojs.services.listing.dead_letters import POSITION, still_listed
@@ -1132,7 +1132,7 @@ class JobListing:
                     look.levels = {
                         name: each
                         for name, each in look.levels.items()
-                        if tenant_of(name) == tenant
+                        if get_tenant(name) == tenant
                     }
             else:
                 self._count(look)

@@ -36,7 +36,7 @@ from ojs.domain.stats import (
     Totals,
     rates,
 )
-from ojs.domain.tenants import tenant_of
+from ojs.domain.tenants import get_tenant
 from ojs.store.derived import statistics as store
 from ojs.store.derived.pool_health import PoolHealthStore
 from ojs.store.derived.statistics import Counters, ReadyLine
@@ -210,7 +210,7 @@ class Statistics:
         """
         found = self._stats.orders().by(order)
         if tenant is not None:
-            found = [each for each in found if tenant_of(each[1]) == tenant]
+            found = [each for each in found if get_tenant(each[1]) == tenant]
         after: tuple[int, str] | None = None
         if cursor is not None:
             with naming_field("cursor", cursor, BAD_CURSOR):

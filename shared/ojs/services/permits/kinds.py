@@ -22,7 +22,7 @@ from ojs.domain.job.permits import (
 )
 from ojs.domain.pool.pool import Pool, pool_semaphore, worker_semaphore
 from ojs.domain.rate_limit.limiter import RATE, LimitDecision, LimiterState, limiter_name
-from ojs.domain.tenants import tenant_of
+from ojs.domain.tenants import get_tenant
 from ojs.records import record
 from ojs.store.permits.key_limits import KEPT_S, StartGrant
 from ojs.store.table import keys
@@ -176,7 +176,7 @@ class FetchPermits:
             self.uses[at] = KINDS[kind].use(self, queue)
         return self.uses[at]
 
-    def uses_of(self, queue: Queue) -> list[SemaphoreUse]:
+    def list_uses(self, queue: Queue) -> list[SemaphoreUse]:
         """Return the uses of the limits that apply to the jobs of a queue: its own, its tenant's.
 
         Their order is that of the acquisition.
@@ -289,7 +289,7 @@ def _name_of_key(job: Job) -> str | None:
 
 
 def _name_of_tenant(job: Job) -> str | None:
-    tenant = tenant_of(job.queue)
+    tenant = get_tenant(job.queue)
     return tenant and keys.tenant_name(tenant)
 
 

@@ -30,7 +30,7 @@ from ojs.domain.job.permits import (
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
 from ojs.domain.rate_limit.limiter import CONCURRENCY, RATE, LimitDecision
-from ojs.domain.tenants import tenant_of
+from ojs.domain.tenants import get_tenant
 from ojs.records import record
 from ojs.services.permits.key_permits import KeyPermits
 from ojs.services.permits.kinds import (
@@ -73,7 +73,7 @@ class Acquired:
     def uses(self) -> dict[str, SemaphoreUse]:
         """The semaphores that the candidate has a permit of, by kind."""
         of_key = None if self.grant is None else self.grant.semaphore
-        others = (*self.fetch.uses_of(self.queue), of_key)
+        others = (*self.fetch.list_uses(self.queue), of_key)
         return self.fetch.held | {use.kind: use for use in others if use is not None}
 
     @property
@@ -240,7 +240,7 @@ class Permits:
 
         Each fetch requests the permits of a queue once, for up to `wanted` jobs.
         """
-        uses = fetch.uses_of(queue)
+        uses = fetch.list_uses(queue)
         if not uses and queue.config.rate_limit is None:
             return True
         grant = fetch.queues.setdefault(queue.name, QueueGrant(queue))
@@ -373,7 +373,7 @@ class Permits:
     def _reacquire(self, job: Job, now_ms: int) -> RunPermits | None:
         """Acquire the permits of all limits of a job again. Return None if any limit is reached."""
         pool = self._pools.get(job.pool) if job.pool is not None else None
-        read = self._queues.get if tenant_of(job.queue) is None else self._queues.current
+        read = self._queues.get if get_tenant(job.queue) is None else self._queues.current
         fetch, queue = FetchPermits(self.new_run, pool), read(job.queue)
         uses = [use for kind in KINDS if (use := self._to_resume(kind, fetch, queue, job, now_ms))]
         for use in uses:

@@ -136,7 +136,7 @@ class RateLimits:
         Raises PreconditionFailed for the precondition of `edit`.
         """
 
-        def attempt() -> None:
+        def make_attempt() -> None:
             now_ms = self._clock.now_ms()
             before = self._changed(key)
             if edit is not None:
@@ -144,13 +144,13 @@ class RateLimits:
             seen = before.limiter.override
             self._store.override(key, override, seen=seen, now_ms=now_ms)
 
-        retry_on_race(attempt, busy=_BUSY)
+        retry_on_race(make_attempt, busy=_BUSY)
         return self._changed(key)
 
     def lift(self, key: str, edit: Edit | None = None) -> RateLimitStatus:
         """Remove the override and the pause of a key. Raises NotFound, PreconditionFailed."""
 
-        def attempt() -> None:
+        def make_attempt() -> None:
             before = self._changed(key)
             if before.configuration is None:
                 raise NotFound("rate_limit", key)
@@ -159,7 +159,7 @@ class RateLimits:
             if not self._store.lift(key, seen=before.limiter.override):
                 raise NotFound("rate_limit", key)
 
-        retry_on_race(attempt, busy=_BUSY)
+        retry_on_race(make_attempt, busy=_BUSY)
         return self._changed(key)
 
     def _changed(self, key: str) -> RateLimitStatus:

@@ -110,7 +110,7 @@ class Membership:
         if worker_id and caller.bound_by_key:
             own.append(worker_store.key_of(worker_id))
         others = [*own, *(_of_pool(guess) if guess else [])]
-        unread, asked_ms = self._maintenance.unread(), self._clock.now_ms()
+        unread, asked_ms = self._maintenance.list_unread(), self._clock.now_ms()
         errors: dict[str, UnreadableItem] = {}
         found, items = self._queues.current_many(
             wanted, [*others, *unread], unreadable=errors.setdefault

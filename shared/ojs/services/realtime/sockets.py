@@ -77,7 +77,7 @@ class Sockets:
         if principal.until_ms is not None:
             until_ms = min(until_ms, principal.until_ms)
         if principal.tenant is not None:
-            principal = principal.acting_for(principal.tenant)
+            principal = principal.with_tenant(principal.tenant)
         self._connections.add(Connection(connection, principal, until_ms))
 
     def remove_connection(self, connection: str) -> None:

@@ -70,7 +70,7 @@ class Schemas:
             raise InvalidRequest("uri", f"must be {new.uri}, or not start with {domain.URN}")
         check_schema(new)
 
-        def attempt() -> SchemaStatus:
+        def make_attempt() -> SchemaStatus:
             directory = self._schemas.read_directory()
             entry = directory.entries.get(job_type)
             if (stored := self._schemas.get(job_type, number)) is not None and entry is not None:
@@ -101,7 +101,7 @@ class Schemas:
             self._cached.forget()
             return self._status(new, after.entries[job_type])
 
-        return retry_on_race(attempt, busy=_BUSY)
+        return retry_on_race(make_attempt, busy=_BUSY)
 
     def _check_uri(self, uri: str | None) -> None:
         if uri is not None:
@@ -131,7 +131,7 @@ class Schemas:
         if versions > domain.MAX_VERSIONS:
             most = domain.MAX_VERSIONS
             raise LimitReached("version", f"A type can have {most} versions. Delete one.", most)
-        size = len(after.text().encode())
+        size = len(after.format().encode())
         if len(after.entries) > domain.MAX_TYPES or size > store.MAX_DIRECTORY_BYTES:
             most = domain.MAX_TYPES
             raise LimitReached(
@@ -175,7 +175,7 @@ class Schemas:
         ]
         return Page(found, names[limit - 1] if len(names) > limit else None)
 
-    def versions(self, job_type: str) -> _Seen:
+    def list_versions(self, job_type: str) -> _Seen:
         """Return all versions of a type, the newest first. Raises NotFound."""
         entry = self._entry(job_type)
         return [self._status(each, entry) for each in self._schemas.list(job_type)]
@@ -183,14 +183,14 @@ class Schemas:
     def set_mode(self, job_type: str, mode: SchemaMode) -> SchemaStatus:
         """Set the mode of a type. Containers apply it within 10 seconds. Raises NotFound."""
 
-        def attempt() -> None:
+        def make_attempt() -> None:
             directory = self._schemas.read_directory()
             entry = self._entry(job_type, directory)
             if entry.mode is not mode:
                 after = directory.with_entry(job_type, replace(entry, mode=mode))
                 self._schemas.put_directory(directory, after)
 
-        retry_on_race(attempt, busy=_BUSY)
+        retry_on_race(make_attempt, busy=_BUSY)
         self._cached.forget()
         return self.get(job_type)
 
@@ -198,7 +198,7 @@ class Schemas:
         """Delete a version, and return it. Raises NotFound, InvalidRequest."""
         gone: list[SchemaStatus] = []
 
-        def attempt() -> SchemaStatus:
+        def make_attempt() -> SchemaStatus:
             if not gone:
                 gone.append(self.get(job_type, version))
             directory, old = self._schemas.read_directory(), gone[0].schema
@@ -216,7 +216,7 @@ class Schemas:
             self._schemas.remove(old, directory, directory.with_entry(job_type, after))
             return gone[0]
 
-        found = retry_on_race(attempt, busy=_BUSY)
+        found = retry_on_race(make_attempt, busy=_BUSY)
         self._cached.forget()
         return found
 
@@ -231,6 +231,6 @@ class Schemas:
         return SchemaStatus(schema, entry.mode or self._mode, latest)
 
 
-def document(schema: Schema) -> Any:
+def parse_document(schema: Schema) -> Any:
     """Return the JSON document of a schema."""
     return jsontext.stored(schema.text) if schema.text else {}

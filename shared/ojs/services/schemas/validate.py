@@ -36,7 +36,7 @@ class Validator:
     nodes: int
     of_object: bool
 
-    def errors(self, args: Sequence[Any]) -> list[str]:
+    def find_errors(self, args: Sequence[Any]) -> list[str]:
         """Return the errors of arguments, without their values. Empty: they are valid."""
         one = self.of_object and len(args) == 1 and isinstance(args[0], Mapping)
         value = args[0] if one else args
@@ -63,14 +63,14 @@ def _refuse(uri: str) -> Any:
     raise ValueError(f"{uri} is not a part of this schema")
 
 
-def compile_schema(schema: Mapping[str, Any]) -> Validator:
+def build_validator(schema: Mapping[str, Any]) -> Validator:
     """Compile a schema. Raises InvalidRequest if it is not valid or breaks a limit."""
     nodes = schemas.check_document(schema)
     left_out = ("$schema", "$id")
     whole = {key: each for key, each in schema.items() if key not in left_out}
     try:
         compiled = jsonschema_rs.Draft202012Validator(
-            schemas.for_validator(whole),
+            schemas.format_schema(whole),
             validate_formats=True,
             mask="value",
             pattern_options=jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES),
@@ -156,11 +156,11 @@ class SchemaValidation:
         known = self._compiled.get(key)
         if known is None:
             found = self._schemas.get(job_type, number)
-            known = [] if found is None else [compile_schema(jsontext.stored(found.text))]
+            known = [] if found is None else [build_validator(jsontext.stored(found.text))]
             self._compiled.put(key, known)
-        return version, known[0].errors(content["args"]) if known else missing
+        return version, known[0].find_errors(content["args"]) if known else missing
 
 
 def check_schema(schema: Schema) -> None:
     """Raise InvalidRequest if a schema is not valid or breaks a limit."""
-    compile_schema(jsontext.stored(schema.text))
+    build_validator(jsontext.stored(schema.text))

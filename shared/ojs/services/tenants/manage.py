@@ -84,12 +84,12 @@ class Tenants:
         self, name: str, change: TenantChange, edit: Edit | None = None
     ) -> tuple[TenantStatus, bool]:
         """Change the limits of a tenant as `put` does, and create the tenant if it is missing."""
-        return self._save(name, lambda it: domain.changed(it or Tenant(name), change), edit)
+        return self._save(name, lambda it: domain.change(it or Tenant(name), change), edit)
 
     def _save(
         self, name: str, after: Callable[[Tenant | None], Tenant], edit: Edit | None
     ) -> tuple[TenantStatus, bool]:
-        def attempt() -> tuple[Tenant, Tenant | None]:
+        def make_attempt() -> tuple[Tenant, Tenant | None]:
             before = self._tenants.get(name)
             wanted = replace(after(before), configured_ms=self._clock.now_ms())
             if edit is not None:
@@ -97,7 +97,7 @@ class Tenants:
                 edit.change("tenant", name, seen, wanted.configuration)
             return self._tenants.save(before, wanted), before
 
-        stored, before = retry_on_race(attempt, busy=_BUSY)
+        stored, before = retry_on_race(make_attempt, busy=_BUSY)
         limit, now_ms = stored.max_concurrency, self._clock.now_ms()
         if limit is not None:
             # Running jobs count too. A repeated request counts those that an earlier one missed.
@@ -124,7 +124,7 @@ class Tenants:
         there = zip(page.items, jobs, strict=True)
         return Page([TenantStatus(tenant, of) for tenant, of in there], page.next_cursor)
 
-    def stats(self, name: str) -> TenantStatus:
+    def count_stats(self, name: str) -> TenantStatus:
         """Return the statistics of a tenant. All values are zero if the tenant is unknown."""
         tenant = self._tenants.get(name) or Tenant(name)
         (jobs,), now_ms = self._jobs([tenant]), self._clock.now_ms()
@@ -144,7 +144,7 @@ class Tenants:
             PreconditionFailed: The precondition of `edit` fails.
         """
 
-        def attempt() -> None:
+        def make_attempt() -> None:
             tenant = self._existing(name)
             if edit is not None:
                 edit.change("tenant", name, tenant.configuration, None)
@@ -161,7 +161,7 @@ class Tenants:
                 )
             self._tenants.remove(tenant)
 
-        retry_on_race(attempt, busy=_BUSY)
+        retry_on_race(make_attempt, busy=_BUSY)
 
     def _active_key(self, name: str) -> AccessKey | None:
         now_ms, after = self._clock.now_ms(), None

@@ -17,9 +17,9 @@ from ojs.domain.errors import BackendContended, TenantLimitExceeded, TenantSuspe
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.rate_limit.limiter import Rate
-from ojs.domain.rate_limit.window import step_end
+from ojs.domain.rate_limit.window import find_step_end
 from ojs.domain.tenant_limits import Tenant
-from ojs.domain.tenants import tenant_of
+from ojs.domain.tenants import get_tenant
 from ojs.records import record
 from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.permits.rate_window import RateWindowStore
@@ -61,7 +61,7 @@ class TenantQuotas:
         # By tenant: the end of a slice (ms), and its remaining starts.
         self._slices: BoundedMap[str, tuple[int, int]] = BoundedMap(_REMEMBERED)
 
-    def admit(self, tenants: Mapping[str, Tenant], jobs: Sequence[Job], counted: set[str]) -> None:
+    def check(self, tenants: Mapping[str, Tenant], jobs: Sequence[Job], counted: set[str]) -> None:
         """Check the jobs of a push against the limits of their tenants.
 
         Args:
@@ -81,8 +81,8 @@ class TenantQuotas:
         for tenant in tenants.values():
             if tenant.id in counted:
                 continue
-            coming = [job for job in jobs if tenant_of(job.queue) == tenant.id]
-            with self._tenants.noting_exceeded():
+            coming = [job for job in jobs if get_tenant(job.queue) == tenant.id]
+            with self._tenants.note_exceeded():
                 self._check_counts(tenant, coming)
                 if tenant.max_enqueue_rate is not None:
                     self._take(tenant, tenant.max_enqueue_rate, len(coming))
@@ -130,7 +130,7 @@ class TenantQuotas:
                 if grant.count == 0 and grant.current < rate.limit:
                     raise BackendContended("Too many concurrent requests for this tenant.")
                 left, used = left + grant.count, grant.current
-                until_ms = step_end(now_ms, rate.period_ms)
+                until_ms = find_step_end(now_ms, rate.period_ms)
             if left < count:
                 self._slices.put(tenant.id, (until_ms, left))
                 raise TenantLimitExceeded(

@@ -269,7 +269,7 @@ class WebhookSender:
         for attempt, posted in results:
             verdict = posted.verdict
             if verdict is HookVerdict.DELIVERED:
-                after = after.after_success()
+                after = after.with_success()
                 continue
             after = after.after_failure(now_ms, posted.status, fault=posted.fault)
             if verdict is HookVerdict.GONE:
@@ -277,7 +277,7 @@ class WebhookSender:
             if attempt.delivery.attempted(posted, now_ms, 0).status is HookStatus.DEAD:
                 after = replace(after, dead=after.dead + 1, dead_id=attempt.delivery.id)
         slow = any(posted.took_ms >= SLOW_MS for _, posted in results)
-        after = replace(after.tried(now_ms, slow=slow), updated_ms=now_ms)
+        after = replace(after.with_attempts(now_ms, slow=slow), updated_ms=now_ms)
         if after.active == before.active:
             self._webhooks.note(before, after)
         else:

@@ -191,7 +191,7 @@ class WorkflowReading:
         after = _after(graph, begin + limit)
         return WorkflowPart(record, graph, first, after, jobs, failed, refused)
 
-    def following(self, step: WorkflowStep, caller: Principal) -> list[str]:
+    def list_following(self, step: WorkflowStep, caller: Principal) -> list[str]:
         """Return the IDs of the stored jobs that directly follow a job in its workflow.
 
         Empty if the workflow was deleted, or if the caller can't use all of its queues.
@@ -203,7 +203,7 @@ class WorkflowReading:
         if caller.limited and not self._reaches(definition, caller):
             return []
         stored = _stored(record)
-        followers = definition.graph.followers_of(step.node)
+        followers = definition.graph.list_followers(step.node)
         return [record.job_id(node) for node in followers if stored >> node & 1]
 
     def position(self, workflow_id: str, node: int, cursor: str | None) -> int:

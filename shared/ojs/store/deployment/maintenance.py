@@ -42,17 +42,17 @@ class MaintenanceStore:
 
         The cache is renewed by at most one call in NOTICED_MS. Raises OjsError if the call fails.
         """
-        if self.unread():
+        if self.list_unread():
             asked_ms = self._clock.now_ms()
             found = self._table.get(*_KEY)
             self.note({_KEY: found} if found else {}, asked_ms=asked_ms)
         return _SINCE in (self._cached.item or {})
 
-    def unread(self) -> Sequence[tuple[str, str]]:
+    def list_unread(self) -> Sequence[tuple[str, str]]:
         """Return the keys to read with the next call: the maintenance item's key if the cache is
         too old.
         """
-        return self._cached.unread()
+        return self._cached.list_unread()
 
     def note(self, items: Mapping[tuple[str, str], Item], *, asked_ms: int) -> None:
         """Cache the result of a strongly consistent read of `unread` that started at `asked_ms`."""

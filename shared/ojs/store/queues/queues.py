@@ -12,8 +12,8 @@ from ojs.domain import jsontext
 from ojs.domain.errors import known
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layer, Layers, inherited
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, PoolMark, Queue, QueueState
-from ojs.domain.tenants import local_name, qualified, tenant_of
-from ojs.store.queues.registry import QueueRegistry, in_registry
+from ojs.domain.tenants import get_local_name, get_tenant, qualified
+from ojs.store.queues.registry import QueueRegistry, build_registry_condition
 from ojs.store.queues.replicas import QueueRecords, replicas_for
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, Unreadable, readable
@@ -50,7 +50,7 @@ class QueueStore:
 
     def current(self, name: str) -> Queue | None:
         """Return one queue as `get` does, from its record or any replica. Every enqueue uses it."""
-        if tenant_of(name) is not None:
+        if get_tenant(name) is not None:
             return self.current_many([name])[0].get(name)
         item = self._records.any_copy(name)
         return from_item(name, item) if item else None
@@ -99,7 +99,7 @@ class QueueStore:
             LostRace: The queue exists.
             TenantLimitExceeded: The queue's tenant has the maximum number of queues.
         """
-        if self._tenants is not None and tenant_of(name) is not None:
+        if self._tenants is not None and get_tenant(name) is not None:
             self._tenants().check_room(name)
         # The registry is written first. After a crash in between, sweeps read an empty queue. In
         # the other order, they would never read a queue with jobs.
@@ -119,7 +119,7 @@ class QueueStore:
             now_ms: Current time in milliseconds since the epoch.
         """
         policy = self.policy().own
-        if (tenant := tenant_of(name)) is not None:
+        if (tenant := get_tenant(name)) is not None:
             policy = {**policy, **self.policy(tenant).own}
         layers = Layers(own, inherited(policy, name))
         return Queue(name, created_ms=now_ms, layers=layers)
@@ -171,7 +171,7 @@ class QueueStore:
         own: OwnMark | None = None,
     ) -> Item:
         """Change a queue's item and return it. Raises LostRace."""
-        if local_name(name) != DEFAULT_QUEUE_POLICY:
+        if get_local_name(name) != DEFAULT_QUEUE_POLICY:
             self._registry.note(name, changes=True)
         change = Update(
             keys.queue(name),
@@ -389,7 +389,7 @@ class QueueStore:
                 keys.QUEUES, limit - len(found), after, consistent=consistent, tenant=tenant
             )
             names = (str(item["sk"]) for item in items)
-            found += (name for name in names if tenant in (None, tenant_of(name)))
+            found += (name for name in names if tenant in (None, get_tenant(name)))
             if after is None or tenant is None or len(found) == limit:
                 return found, after
 
@@ -411,7 +411,7 @@ class QueueStore:
         tenant: str | None = None,
     ) -> tuple[list[Item], str | None]:
         """Return a page of a list of names, and the last name if there are more."""
-        condition, values = in_registry(registry, tenant, after)
+        condition, values = build_registry_condition(registry, tenant, after)
         found = self._table.query(condition, values, limit=limit, consistent=consistent)
         more = found.last and found.items
         return found.items, (str(found.items[-1]["sk"]) if more else None)
@@ -460,12 +460,12 @@ class QueueStore:
             unreadable: Called for each queue that can't be read. If None, an error is raised.
         """
         names = list(names)
-        if self._tenants is None or not any(map(tenant_of, names)):
+        if self._tenants is None or not any(map(get_tenant, names)):
             there, items = self._records.any_copies(names, others)
             return _readable(there, unreadable), items
         # Imported on first use: most deployments have no tenants.
         tenants = self._tenants()
-        asked_ms, unread = tenants.clock.now_ms(), tenants.unread(names)
+        asked_ms, unread = tenants.clock.now_ms(), tenants.list_unread(names)
         there, items = self._records.any_copies(names, [*others, *unread])
         tenants.note(unread, items, asked_ms=asked_ms)
         found = _readable(there, unreadable)
@@ -473,9 +473,9 @@ class QueueStore:
 
     def with_tenant(self, queue: Queue) -> Queue:
         """Return a queue with the record of its tenant, which `current` or `current_many` read."""
-        if self._tenants is None or tenant_of(queue.name) is None:
+        if self._tenants is None or get_tenant(queue.name) is None:
             return queue
-        return replace(queue, tenant=self._tenants().known(queue.name))
+        return replace(queue, tenant=self._tenants().get_cached(queue.name))
 
 
 def _readable(there: Mapping[str, Item], unreadable: Unreadable | None) -> dict[str, Queue]:

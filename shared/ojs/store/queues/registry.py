@@ -30,7 +30,7 @@ from ojs.domain import jsontext
 from ojs.domain.errors import BackendTimeout, BackendUnavailable
 from ojs.domain.job.states import State
 from ojs.domain.stats import StateCounts
-from ojs.domain.tenants import qualified, tenant_of
+from ojs.domain.tenants import get_tenant, qualified
 from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, WriteNotApplied
@@ -158,7 +158,7 @@ class QueueRegistry:
 
         The read is eventually consistent. Makes one query for a thousand.
         """
-        condition, values = in_registry(keys.QUEUES, tenant)
+        condition, values = build_registry_condition(keys.QUEUES, tenant)
         found: list[RegistryQueue] = []
         after: dict[str, Any] | None = None
         while True:
@@ -166,7 +166,7 @@ class QueueRegistry:
             found += map(_read, page.items)
             after = page.last
             if after is None:
-                return [each for each in found if tenant in (None, tenant_of(each.name))]
+                return [each for each in found if tenant in (None, get_tenant(each.name))]
 
     def count(self, most: int) -> int:
         """Return the number of queues, up to `most`. The read is eventually consistent."""
@@ -230,7 +230,7 @@ class QueueRegistry:
         )
 
 
-def in_registry(
+def build_registry_condition(
     registry: str, tenant: str | None, after: str | None = None
 ) -> tuple[str, dict[str, Any]]:
     """Return the key condition for the names in a list, or for those of a tenant, and its values.

@@ -17,7 +17,7 @@ from ojs.domain.errors import OjsError, TenantLimitExceeded
 from ojs.domain.page import Page
 from ojs.domain.rate_limit.limiter import Rate
 from ojs.domain.tenant_limits import Tenant, TenantState
-from ojs.domain.tenants import tenant_of
+from ojs.domain.tenants import get_tenant
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -47,10 +47,10 @@ class TenantStore:
 
     # --- pushes and fetches ---------------------------------------------------------------------
 
-    def unread(self, queues: Iterable[str]) -> list[_Key]:
+    def list_unread(self, queues: Iterable[str]) -> list[_Key]:
         """Return the keys of the records to read with the next call, for queues of tenants."""
         now_ms = self.clock.now_ms()
-        named = dict.fromkeys(tenant for name in queues if (tenant := tenant_of(name)) is not None)
+        named = dict.fromkeys(tenant for name in queues if (tenant := get_tenant(name)) is not None)
         return [
             key_of(tenant)
             for tenant in named
@@ -67,9 +67,9 @@ class TenantStore:
             tenant = None if item is None else TENANT.of(item)
             self._seen.put(key[0].removeprefix(keys.tenant_record("")), (asked_ms, tenant))
 
-    def known(self, queue: str) -> Tenant | None:
+    def get_cached(self, queue: str) -> Tenant | None:
         """Return the cached record of the tenant of a queue."""
-        return self._seen.get(tenant_of(queue) or "", (0, None))[1]
+        return self._seen.get(get_tenant(queue) or "", (0, None))[1]
 
     def check_room(self, queue: str) -> None:
         """Check whether the tenant of a new queue can have one more.
@@ -80,21 +80,21 @@ class TenantStore:
         Raises:
             TenantLimitExceeded: The tenant has the maximum number of queues.
         """
-        if unread := self.unread([queue]):
+        if unread := self.list_unread([queue]):
             asked_ms = self.clock.now_ms()
             self.note(unread, self._table.batch_get(unread), asked_ms=asked_ms)
-        tenant = self.known(queue)
+        tenant = self.get_cached(queue)
         if tenant is None or tenant.max_queues is None:
             return
-        there = sum(tenant_of(each.name) == tenant.id for each in self._registry.all(tenant.id))
+        there = sum(get_tenant(each.name) == tenant.id for each in self._registry.all(tenant.id))
         if there >= tenant.max_queues:
-            with self.noting_exceeded():
+            with self.note_exceeded():
                 raise TenantLimitExceeded(
                     tenant.id, "max_queues", current=there, maximum=tenant.max_queues
                 )
 
     @contextmanager
-    def noting_exceeded(self) -> Iterator[None]:
+    def note_exceeded(self) -> Iterator[None]:
         """Store that a limit was exceeded, for its event. Once in EXCEEDED_MS for each tenant."""
         try:
             yield

@@ -74,7 +74,7 @@ class SchemaDirectory:
         more = {} if entry is None else {job_type: entry}
         return SchemaDirectory({**left, **more}, self.revision + 1)
 
-    def text(self) -> str:
+    def format(self) -> str:
         """Return the directory as stored JSON."""
         return jsontext.dumps(
             {
@@ -140,7 +140,7 @@ def _directing(seen: SchemaDirectory, after: SchemaDirectory) -> Put:
 
     Race: another type is changed. The loser reads again, because it would undo the change.
     """
-    item: Item = {"pk": _KEY[0], "sk": _KEY[1], "of": after.text(), "rev": after.revision}
+    item: Item = {"pk": _KEY[0], "sk": _KEY[1], "of": after.format(), "rev": after.revision}
     if not seen.revision:
         return Put(item, condition="attribute_not_exists(pk)")
     return Put(item, condition="#rev = :seen", values={":seen": seen.revision})
