@@ -505,7 +505,7 @@ interface Asked {
   button: string;
   danger?: boolean;
   questions?: Question[];
-  /** Shown below the fields, with what they contain now. */
+  /** Shown below the fields, with their current values. */
   watch?: (answers: Record<string, string>) => Children;
   /** Handles the answers. If it throws an ApiError, the error is shown at its field. */
   act: Acting;

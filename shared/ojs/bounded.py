@@ -78,7 +78,7 @@ class BoundedSet(Generic[K]):
 class CachedItem:
     """An item of the table that a container reads again when its copy is too old.
 
-    Another call reads it in addition, so it needs no call of its own. Threads can share it.
+    Another call reads it in addition, so it needs no separate call. Threads can share it.
     """
 
     def __init__(self, key: tuple[str, str], clock: Clock, fresh_ms: int) -> None:

@@ -132,7 +132,7 @@ if TYPE_CHECKING:
     from ojs.services.sweeping.jobs import JobSweep
     from ojs.services.sweeps import Sweep, SweepQueues
     from ojs.services.tenants.manage import Tenants
-    from ojs.services.tenants.quotas import TenantQuotas
+    from ojs.services.tenants.quotas import TenantLimiter
     from ojs.services.webhooks.manage import Webhooks
     from ojs.services.webhooks.match import WebhookMatcher
     from ojs.services.webhooks.parts import WebhookDependencies
@@ -421,7 +421,7 @@ class Runtime:
     copies: DeadLetterCopies = provided("ojs.services.jobs.dead_letter_copies:DeadLetterCopies")
     transitions: TimeTransitions = provided("ojs.services.jobs.time_transitions:TimeTransitions")
     new_queues: NewQueues = provided("ojs.services.jobs.new_queues:NewQueues")
-    tenant_quotas: TenantQuotas = provided("ojs.services.tenants.quotas:TenantQuotas")
+    tenant_quotas: TenantLimiter = provided("ojs.services.tenants.quotas:TenantLimiter")
     enqueue: JobEnqueuer = provided(
         "ojs.services.jobs.enqueue:JobEnqueuer",
         quotas=lambda run: lambda: run.tenant_quotas,

@@ -13,35 +13,11 @@ from typing import Any
 import pytest
 
 from tests.dashboard.conftest import DESKTOP, PHONE, ROOT, Opener
-from tests.dashboard.world import HOSTILE, Caller
+from tests.dashboard.world import HOSTILE, PAGES, Caller
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
 
 # Page → what it must show of the world.
-PAGES = {
-    "overview": "Top errors",
-    "queues": "queues, by name",
-    "queues/mail": "visibility_timeout",
-    "jobs": "Arguments contain",
-    "jobs?state=discarded&queue=billing": "invoice.generate",
-    "running": "mailer-2",
-    "waiting": "report.build",
-    "dead-letters": "CardExpired",
-    "dead-letters?queue=billing": "Replay rules",
-    "cron": "Monday to Friday at 09:00",
-    "cron/daily-report": "America/New_York",
-    "workflows": "onboarding",
-    "workers": "mailer-1",
-    "pools": "weighted",
-    "deliveries": "pushed:handler",
-    "limits": "example.org",
-    "webhooks": "No webhooks",
-    "tenants": "Tenants",
-    "events": "job.",
-    "audit": "first",
-    "keys": "admin:write",
-    "settings": "Defaults for new queues",
-}
 OF_IDS = {
     "jobs/{dead}": "CardExpired",
     "jobs/{done}": "delivered",

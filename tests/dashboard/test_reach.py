@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.dashboard.conftest import Opener
-from tests.dashboard.test_pages import PAGES
-from tests.dashboard.world import Caller
+from tests.dashboard.world import PAGES, Caller
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
 

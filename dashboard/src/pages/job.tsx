@@ -152,7 +152,7 @@ function parts(job: Json, events: Json[], steps: Json[], now: number): Part[] {
   if (open) found.push({ ...open, to: FINAL.has(job.state) ? Date.parse(job.completed_at ?? job.cancelled_at ?? "") || open.from : Math.max(now, open.from) });
   for (const step of steps)
     if (step.started_at) found.push({ name: step.name, state: "step", from: Date.parse(step.started_at), to: Date.parse(step.started_at) + (step.duration_ms ?? 0), bad: Boolean(step.error) });
-  // A part of no time, for example of a job that failed for good, tells nothing.
+  // A part of no time, for example of a job that failed permanently, tells nothing.
   return found.filter((part) => part.state === "active" || part.state === "step" || part.to > part.from);
 }
 

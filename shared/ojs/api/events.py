@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from ojs import runtime
 from ojs.domain.access import Scope
-from ojs.domain.errors import InvalidRequest, NotImplementedHere
+from ojs.domain.errors import InvalidRequest, NotImplementedFeature
 from ojs.domain.events import query as domain
 from ojs.domain.events.event import matches
 from ojs.domain.events.query import EVENT_PREFIX, EventFilter, EventPage
@@ -132,28 +132,28 @@ class EventsAnswer(Answer[_Found]):
     pagination: EventsPagination = EventsPagination.of(_f.listed)
 
 
-class PastActor(AsIs):
+class HistoryActor(AsIs):
     """Who caused an event."""
 
     type: Literal["worker"]
     id: str
 
 
-class PastEvent(AsIs):
+class HistoryEvent(AsIs):
     """Something that happened to a job."""
 
     id: str
     job_id: Id
     event_type: str
     timestamp: Moment
-    actor: PastActor = absent()
+    actor: HistoryActor = absent()
     data: dict[str, Any]
 
 
-class PastEventsAnswer(AsIs):
+class HistoryAnswer(AsIs):
     """Events of jobs, newest first. A page can be short, or empty, although older events exist."""
 
-    events: list[PastEvent]
+    events: list[HistoryEvent]
     next_cursor: Annotated[str, Field(min_length=1)] = absent("to be passed as `cursor`")
 
 
@@ -276,7 +276,7 @@ def _event(event: Mapping[str, Any]) -> dict[str, Any]:
 @history.endpoint(
     "GET",
     Permission(Scope.ADMIN_READ, QueueScope.FILTER),
-    Success(PastEventsAnswer, "Events of jobs, newest first.", sometimes=(_CLAMPED,)),
+    Success(HistoryAnswer, "Events of jobs, newest first.", sometimes=(_CLAMPED,)),
     errors=(501,),
     query=_HISTORY,
     derived=True,
@@ -288,7 +288,7 @@ def search_history(request: Request) -> Reply:
     """
     asked, current = request.query, runtime.current()
     if asked.get("query"):
-        raise NotImplementedHere("'query': this server doesn't search texts.", field="query")
+        raise NotImplementedFeature("'query': this server doesn't search texts.", field="query")
     now_ms = current.clock.now_ms()
     since_ms, until_ms = query.span(asked, now_ms=now_ms, since="start", until="end")
     wanted = EventFilter(

@@ -138,7 +138,7 @@ class LimitUse(Answer[_Use]):
     current: Count = _u.current
 
 
-class UsedLimits(Answer["TenantStatus"]):
+class TenantUsage(Answer["TenantStatus"]):
     """The limits of a tenant that can be compared with counts."""
 
     max_concurrency: LimitUse = shown(
@@ -159,7 +159,7 @@ class TenantStatsAnswer(Answer["TenantStatus"]):
     queues: Count = made(lambda queues: queues or 0, _s.queues)
     jobs: TenantJobs = TenantJobs.of(_s)
     throughput: TenantThroughput = TenantThroughput.of(_s)
-    limits: UsedLimits = UsedLimits.of(_s)
+    limits: TenantUsage = TenantUsage.of(_s)
 
 
 # --- endpoints ------------------------------------------------------------------------------------

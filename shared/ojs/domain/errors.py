@@ -129,7 +129,7 @@ class SchemaMismatch(ValidationFailed):
         self.index = index
 
 
-class NotImplementedHere(Unsupported):
+class NotImplementedFeature(Unsupported):
     """The request uses an optional part of an operation that this server doesn't have."""
 
     code = "not_implemented"
@@ -385,7 +385,7 @@ class TooManyRequests(OjsError):
         )
 
 
-class NoRoom(OjsError):
+class CapacityExceeded(OjsError):
     """A limit of a queue or a tenant is reached. Nothing was stored.
 
     `shown` are the fields of the error at the level of the code, in addition to `details`.
@@ -395,7 +395,7 @@ class NoRoom(OjsError):
     shown: Mapping[str, Any]
 
 
-class QueueFull(NoRoom):
+class QueueFull(CapacityExceeded):
     """The queue is at capacity (ojs-backpressure, section 7.1). Nothing was stored.
 
     `unit` is the unit of the limit: `jobs` or `bytes`.
@@ -435,7 +435,7 @@ class TenantSuspended(PermissionDenied):
         super().__init__(f"Tenant '{tenant}' is suspended.", details={"tenant_id": tenant})
 
 
-class TenantLimitExceeded(NoRoom):
+class TenantLimitExceeded(CapacityExceeded):
     """A push exceeds a limit of its tenant (ojs-multi-tenancy, section 8.2). Nothing was stored."""
 
     code = "TENANT_LIMIT_EXCEEDED"

@@ -99,7 +99,7 @@ class DeadLetterFilter(Filter):
         return job.dead_letter and super().matches_record(job)
 
 
-# The tenant is the caller's. No request has it.
+# The tenant is the caller's. No request contains it.
 all_applied(FilterRequest, DeadLetterFilter.conditions.keys() - {"tenant"})
 EVERYTHING = DeadLetterFilter()
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ojs.domain.errors import (
-    NoRoom,
+    CapacityExceeded,
     NotStored,
     OjsError,
     QueueFull,
@@ -187,7 +187,7 @@ def body(error: OjsError, request_id: str) -> dict[str, Any]:
             "type": error.code,
             "message": error.message,
             # At the level of the code, not in `details` (ojs-backpressure section 7.1).
-            **(error.shown if isinstance(error, NoRoom) else {}),
+            **(error.shown if isinstance(error, CapacityExceeded) else {}),
             **({"max_batch_size": error.limit} if isinstance(error, TooManyJobs) else {}),
             "retryable": error.retryable,
             "details": error.details,

@@ -23,13 +23,13 @@ from ojs.domain.access import Reaches
 from ojs.domain.errors import (
     BackendContended,
     BackendError,
+    CapacityExceeded,
     Duplicate,
     InvalidRequest,
     KeyTaken,
     MiddlewareError,
     MiddlewareRefusal,
     MiddlewareTimeout,
-    NoRoom,
     OjsError,
 )
 from ojs.domain.job.envelope import JobRequest, Specification
@@ -379,7 +379,7 @@ class BulkPush:
         def run(line: Sequence[int], *, until_full: bool = False) -> None:
             for index in line:
                 outcomes[index] = self._one(index, pushes[index], until_ms, keyed)
-                if until_full and isinstance(outcomes[index], NoRoom):
+                if until_full and isinstance(outcomes[index], CapacityExceeded):
                     return
 
         def side_by_side(indexes: Iterable[int]) -> None:

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from ojs.domain.job.trace import TraceContext
     from ojs.services.jobs.middleware import MiddlewareChain
     from ojs.services.schemas.validate import SchemaValidation
-    from ojs.services.tenants.quotas import TenantQuotas
+    from ojs.services.tenants.quotas import TenantLimiter
 
 # Attempts of a push after concurrent updates. With the pauses in between, about 4 seconds.
 _TRIES = 16
@@ -234,7 +234,7 @@ class JobEnqueuer:
         empty_lines: EmptyIndexCache,
         new_queues: NewQueues,
         for_each: ForEach,
-        quotas: Callable[[], TenantQuotas],
+        quotas: Callable[[], TenantLimiter],
         schema_directory: CachedItem,
         schema_validation: Callable[[], SchemaValidation],
         middleware: MiddlewareChain | None = None,

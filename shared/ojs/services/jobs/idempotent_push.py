@@ -20,11 +20,11 @@ from ojs.domain.access import Reaches, everything
 from ojs.domain.errors import (
     BackendContended,
     BackendError,
+    CapacityExceeded,
     Duplicate,
     KeyTaken,
     MiddlewareError,
     MiddlewareRefusal,
-    NoRoom,
     NotFound,
     OjsError,
 )
@@ -214,7 +214,7 @@ class IdempotentPush:
         try:
             pushed = self._enqueue.store(push, wait_ms)
         except OjsError as error:
-            if isinstance(error, Duplicate | NoRoom) and self._stored(push, record):
+            if isinstance(error, Duplicate | CapacityExceeded) and self._stored(push, record):
                 # A concurrent attempt stored the jobs first, and might have used the last space.
                 # The next attempt finds its jobs.
                 raise LostRace([]) from None

@@ -67,7 +67,7 @@ class NewQueues:
         Raises:
             QueueNotFound: The server is in strict mode.
             TooManyQueues: The server would exceed the maximum number of queues.
-            TenantSuspended, TenantLimitExceeded: The tenant of a queue can't have it.
+            TenantSuspended, TenantLimitExceeded: The tenant rejects the queue.
             BackendUnavailable: DynamoDB rejected a request. Some queues might be created.
         """
         if not names:

@@ -41,7 +41,7 @@ class _Counts:
     scheduled: int
 
 
-class TenantQuotas:
+class TenantLimiter:
     """Checks pushes, for one container."""
 
     def __init__(
