@@ -21,6 +21,7 @@ from ojs.store.derived import shards
 from ojs.store.jobs import items, unique_locks
 from ojs.store.queues import pools, queues, tenants
 from ojs.store.realtime import connections, listeners, subscribers
+from ojs.store.schemas import schemas
 from ojs.store.table.record import Record
 from ojs.store.webhooks import webhooks
 from ojs.store.workflows import workflows
@@ -34,6 +35,7 @@ RECORDS: dict[str, Record[Any]] = {
     "Queue": queues.QUEUE,
     "Worker pool": pools.POOL,
     "Tenant": tenants.TENANT,
+    "Schema": schemas.SCHEMA,
     "Delivery": deliveries.DELIVERY,
     "Webhook": webhooks.SUBSCRIPTION,
     "Delivery of a webhook": webhooks.DELIVERY,

@@ -167,7 +167,7 @@ function Run({ job, events, steps }: { job: Json; events: Json[]; steps: Json[] 
         {all.map((part, index) => (
           <li key={index} data-state={part.state} data-bad={part.bad ? "" : undefined}>
             <span><bdi>{part.name}</bdi>{part.bad && " failed"}</span>
-            <svg viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true"><rect x={Math.min(99.4, (100 * (part.from - from)) / whole)} width={Math.max(0.6, (100 * (part.to - part.from)) / whole)} height="1" /></svg>
+            <svg viewBox="0,0,100,1" preserveAspectRatio="none" aria-hidden="true"><rect x={Math.min(99.4, ((part.from - from) / whole) * 100)} width={Math.max(0.6, ((part.to - part.from) / whole) * 100)} height="1" /></svg>
             <span>{duration(part.to - part.from)}</span>
           </li>
         ))}

@@ -249,6 +249,10 @@ def _deployment(run: Run) -> None:
     first, _ = run.run.access_keys.create(ANYBODY, "operator", ("work",), max_requests_per_s=5)
     run.run.key_rates.check(first.principal)
     run.run.workers.beat("keyed", caller=first.principal)
+    schema = {"schema": {"type": "object"}}
+    run.ask("PUT", "/admin/schemas/a.b/1.0", schema)
+    run.ask("PATCH", "/admin/schemas/a.b", {"mode": "strict"})
+    run.ask("POST", "/schemas", {"uri": "urn:ojs:a", "type": "a.c", "version": "1", **schema})
     run.run.actions.add(first.principal, "pause_queue", "POST", "/ojs/v1/queues/q/pause", 200)
     later = run.clock.now_ms() + _HOUR_MS
     for end in (later, None):

@@ -110,6 +110,8 @@ _PLACEHOLDERS = {
     "token": r"[\w:-]+",
     "transition": "|".join(row.attribute for row in OFTEN.values()),
     "type": r".+",
+    "uri": r".+",
+    "version": r"[\d.]+",
     "worker": r".+",
     "workflow": _UUID,
 }
