@@ -29,6 +29,74 @@ class Generated:
 
     @Method
     @staticmethod
+    def admin_get_schema(type: str) -> Call[Answer]:
+        """Read the latest version of a schema.
+
+        Args:
+            type: Name of the schema.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("admin/schemas/{}", type), json_object)
+
+    @Method
+    @staticmethod
+    def admin_get_schema_version(type: str, version: str) -> Call[Answer]:
+        """Read a version of a schema.
+
+        Args:
+            type: Name of the schema.
+            version: Name of the version.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("admin/schemas/{}/{}", type, version), json_object)
+
+    @Method
+    @staticmethod
+    def admin_put_schema(type: str, version: str, **body: Any) -> Call[Answer]:
+        """Register a version of a schema.
+
+        Args:
+            type: Name of the schema.
+            version: Name of the version.
+            **body: Fields of the request: `schema_`, `args_schema`, `compatible_with`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("PUT", place("admin/schemas/{}/{}", type, version), json_object, body)
+
+    @Method
+    @staticmethod
+    def admin_set_schema_mode(type: str, **body: Any) -> Call[Answer]:
+        """Set what an enqueue does with arguments that don't match their schema.
+
+        Args:
+            type: Name of the schema.
+            **body: Fields of the request: `mode`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("PATCH", place("admin/schemas/{}", type), json_object, body)
+
+    @Method
+    @staticmethod
     def stats(**query: Any) -> Call[Answer]:
         """Read the totals of all queues.
 
@@ -309,6 +377,39 @@ class Generated:
 
     @Method
     @staticmethod
+    def delete_schema(schema: str) -> Call[Answer]:
+        """Delete the version of a schema that has a URI.
+
+        Args:
+            schema: Name of the schema.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("DELETE", place("schemas/{}", schema), json_object)
+
+    @Method
+    @staticmethod
+    def delete_schema_version(type: str, version: str) -> Call[Answer]:
+        """Delete a version of a schema.
+
+        Args:
+            type: Name of the schema.
+            version: Name of the version.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("DELETE", place("schemas/{}/{}", type, version), json_object)
+
+    @Method
+    @staticmethod
     def delete_step(job_id: str, step: str) -> Call[Answer]:
         """Delete the stored outcome of a step, so that it runs again.
 
@@ -323,6 +424,28 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("DELETE", place("jobs/{}/steps/{}", job_id, step), json_object)
+
+    @Method
+    @staticmethod
+    def delete_tenant(tenant_id: str, *, if_match: str | None = None) -> Call[Answer]:
+        """Delete the record of a tenant.
+
+        Args:
+            tenant_id: ID of the tenant.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call(
+            "DELETE",
+            place("admin/tenants/{}", tenant_id),
+            json_object,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod
@@ -551,7 +674,7 @@ class Generated:
     @Method
     @staticmethod
     def get_queue_policy() -> Call[Answer]:
-        """Read the policy for new queues.
+        """Read the policy for new queues, or that of the caller's tenant.
 
         Returns:
             The JSON object of the response.
@@ -576,6 +699,38 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", place("rate-limits/{}", key), json_object)
+
+    @Method
+    @staticmethod
+    def get_schema(schema: str) -> Call[Answer]:
+        """Read the latest version of a schema by job type, or a version by URI.
+
+        Args:
+            schema: Name of the schema.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("schemas/{}", schema), json_object)
+
+    @Method
+    @staticmethod
+    def get_tenant(tenant_id: str) -> Call[Answer]:
+        """Read a tenant.
+
+        Args:
+            tenant_id: ID of the tenant.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("admin/tenants/{}", tenant_id), json_object)
 
     @Method
     @staticmethod
@@ -899,6 +1054,38 @@ class Generated:
 
     @Method
     @staticmethod
+    def list_schema_versions(type: str) -> Call[Answer]:
+        """List the versions of a schema.
+
+        Args:
+            type: Name of the schema.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("schemas/{}/versions", type), json_object)
+
+    @Method
+    @staticmethod
+    def list_schemas(**query: Any) -> Call[Answer]:
+        """List the job types that have a schema.
+
+        Args:
+            **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", "schemas", json_object, query=query)
+
+    @Method
+    @staticmethod
     def list_steps(job_id: str, **query: Any) -> Call[Answer]:
         """Read the stored outcomes of a job's steps and waits.
 
@@ -913,6 +1100,41 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", place("jobs/{}/steps", job_id), json_object, query=query)
+
+    @Method
+    @staticmethod
+    def list_tenant_jobs(tenant_id: str, **query: Any) -> Call[Answer]:
+        """List the jobs of a tenant.
+
+        Args:
+            tenant_id: ID of the tenant.
+            **query: Query parameters: `queue`, `state`, `type`, `tag`, `worker_id`, `producer`,
+                `since`, `until`, `args`, `sort`, `order`, `include`, `limit`, `cursor`, `offset`,
+                `page`, `per_page`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("admin/tenants/{}/jobs", tenant_id), json_object, query=query)
+
+    @Method
+    @staticmethod
+    def list_tenants(**query: Any) -> Call[Answer]:
+        """List tenants.
+
+        Args:
+            **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", "admin/tenants", json_object, query=query)
 
     @Method
     @staticmethod
@@ -1181,6 +1403,60 @@ class Generated:
 
     @Method
     @staticmethod
+    def put_tenant(tenant_id: str, *, if_match: str | None = None, **body: Any) -> Call[Answer]:
+        """Create or replace a tenant.
+
+        Args:
+            tenant_id: ID of the tenant.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
+            **body: Fields of the request: `max_concurrency`, `max_concurrent_jobs`,
+                `max_enqueue_rate`, `max_jobs_per_second`, `max_queue_depth`, `max_scheduled`,
+                `max_queues`, `state`, `priority_boost`, `fairness_weight`, `limits`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call(
+            "PUT",
+            place("admin/tenants/{}", tenant_id),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
+
+    @Method
+    @staticmethod
+    def put_tenant_limits(
+        tenant_id: str, *, if_match: str | None = None, **body: Any
+    ) -> Call[Answer]:
+        """Change the limits or the state of a tenant.
+
+        Args:
+            tenant_id: ID of the tenant.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
+            **body: Fields of the request: `max_concurrency`, `max_concurrent_jobs`,
+                `max_enqueue_rate`, `max_jobs_per_second`, `max_queue_depth`, `max_scheduled`,
+                `max_queues`, `state`, `priority_boost`, `fairness_weight`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call(
+            "PUT",
+            place("admin/tenants/{}/limits", tenant_id),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
+
+    @Method
+    @staticmethod
     def put_webhook(
         subscription_id: str, *, if_match: str | None = None, **body: Any
     ) -> Call[Answer]:
@@ -1234,6 +1510,23 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", "ready", json_object)
+
+    @Method
+    @staticmethod
+    def register_schema(**body: Any) -> Call[Answer]:
+        """Register a schema of job arguments.
+
+        Args:
+            **body: Fields of the request: `schema_`, `args_schema`, `compatible_with`, `job_type`,
+                `type`, `version`, `uri`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("POST", "schemas", json_object, body, repeatable=False)
 
     @Method
     @staticmethod
@@ -1454,7 +1747,7 @@ class Generated:
     @Method
     @staticmethod
     def set_queue_policy(*, if_match: str | None = None, **body: Any) -> Call[Answer]:
-        """Change the policy for new queues.
+        """Change the policy for new queues, or that of the caller's tenant.
 
         Args:
             if_match: `etag` of the configuration as read. Another one is an ApiError.
@@ -1531,6 +1824,22 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", "admin/system/config", json_object)
+
+    @Method
+    @staticmethod
+    def tenant_stats(tenant_id: str) -> Call[Answer]:
+        """Read the statistics of a tenant.
+
+        Args:
+            tenant_id: ID of the tenant.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("admin/tenants/{}/stats", tenant_id), json_object)
 
     @Method
     @staticmethod

@@ -17,8 +17,10 @@ from ojs.domain.errors import (
     InvalidRequest,
     KeyTaken,
     MiddlewareError,
+    NotFound,
     NotStored,
     OjsError,
+    PermissionDenied,
     ResultPruned,
     TooManyJobs,
 )
@@ -328,7 +330,7 @@ def enqueue_job(request: Request) -> Reply:
     wanted = envelope.parse(body)
     (pushed,) = _push(request, body, [wanted], batch=False)
     request.about(job_id=pushed.job.id, queue=pushed.job.queue)
-    warnings = [*_absent([pushed]), *envelope.warnings(wanted)]
+    warnings = [*_absent([pushed]), *pushed.warnings, *envelope.warnings(wanted)]
     if pushed.deduplicated:
         return Reply(views.deduplicated(pushed.job, warnings))
     headers = {
@@ -371,7 +373,7 @@ def enqueue_batch(request: Request) -> Reply:
         for index, wanted in enumerate(requests[:_WARNED_JOBS])
         for told in envelope.warnings(wanted, f"jobs[{index}].")
     )
-    warned = list(islice(chain(_absent(pushed), warnings), MAX_WARNINGS))
+    warned = list(islice(chain(_warnings(pushed), warnings), MAX_WARNINGS))
     return Reply(views.batch([one.job for one in pushed], warned), 201, headers)
 
 
@@ -408,7 +410,7 @@ def enqueue_bulk(request: Request) -> Reply:
         outcomes = runtime.current().bulk_push.push(wanted, key=key, **_pushing(request))
     runtime.current().bulk_push.note(outcomes, options.atomicity)
     pushed = [one for one in outcomes if not isinstance(one, OjsError)]
-    answer = views.bulk_pushed(outcomes, list(islice(_absent(pushed), MAX_WARNINGS)))
+    answer = views.bulk_pushed(outcomes, list(islice(_warnings(pushed), MAX_WARNINGS)))
     if not pushed:
         raise JobsRefused([one for one in outcomes if isinstance(one, OjsError)], answer)
     headers = {"X-OJS-Batch-Size": str(len(outcomes)), **backpressure.pressure_headers(pushed)}
@@ -471,15 +473,28 @@ def _push(
 ) -> list[Pushed]:
     """Enqueue the job or the `batch` of a request. A repeated idempotency key stores nothing."""
     if any(job.parent is not None for job in jobs):
-        jobs = runtime.current().children.adopted(
-            jobs, batch=batch, reaches=request.principal.reaches
-        )
+        jobs = _adopted(request, jobs, batch=batch)
     queues = {job.value_of("queue") or DEFAULT_QUEUE for job in jobs}
     request.about(
         queue=queues.pop() if len(queues) == 1 else None,
         job_id=jobs[0].id if not batch else None,
     )
     return _store(request, jobs, _key(request, body), batch=batch)
+
+
+def _adopted(request: Request, jobs: Sequence[JobRequest], *, batch: bool) -> list[JobRequest]:
+    """Return the requests of child jobs. Another tenant's parent is rejected as an unknown one."""
+    try:
+        return runtime.current().children.adopted(
+            jobs, batch=batch, reaches=request.principal.reaches
+        )
+    except PermissionDenied as error:
+        parent = jobs[int(error.details.get("index", 0))].parent
+        if request.principal.tenant is None or parent is None:
+            raise
+        unknown = NotFound("job", parent.job_id)
+        unknown.details.update(error.details)
+        raise unknown from None
 
 
 def _key(
@@ -529,6 +544,13 @@ def _absent(pushed: Sequence[Pushed]) -> Iterator[str]:
     for one in pushed:
         if one.absent:
             yield f"Job '{one.job.id}' was deleted. The response has the enqueued job."
+
+
+def _warnings(pushed: Sequence[Pushed]) -> Iterator[str]:
+    """Yield the warnings about the jobs of a batch."""
+    yield from _absent(pushed)
+    for one in pushed:
+        yield from one.warnings
 
 
 def _job_request(raw: Any, index: int) -> JobRequest:

@@ -38,10 +38,11 @@ CAPABILITIES = {
     "events": True,
     "fair_scheduling": True,
     "job_ttl": True,
+    "multi_tenancy": True,
     "pause_resume": True,
     "priority_queues": True,
     "rate_limiting": True,
-    "schema_validation": False,
+    "schema_validation": True,
     "unique_jobs": True,
     # `True` in a deployment that has them.
     "webhooks": False,
@@ -52,7 +53,7 @@ CAPABILITIES = {
 # section 12.2 of bulk operations recommends. The events of bulk operations have the same numbers.
 EXTENSIONS = (
     "admin-api", "backpressure", "bulk-operations", "dead-letter", "durable-execution",
-    "fair-scheduling", "queue-config", "rate-limiting",
+    "fair-scheduling", "queue-config", "rate-limiting", "schema-registry",
 )  # fmt: skip
 # Extensions of this server. `batch-acks`: several acks and nacks in one request, or with a fetch.
 # `push-delivery`: the server sends jobs to functions and endpoints.
@@ -191,6 +192,7 @@ class PrincipalAnswer(Answer[_Caller]):
         absent=True,
         says="the only ones it may touch; absent: all",
     )
+    tenant: str = shown(_w.who.tenant, absent=True, says="that it acts for; absent: `_default`")
     authorizer: AuthorizerName = _w.settings.authorizer
     version: str = shown(_w.settings.version, says="of the server")
     service: str = shown(_w.settings.service, says="its name in the source of events")

@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from ojs.http.endpoint import BASE, PARAMETER, Operation
 from ojs.http.features import MISSING, PURGE, MissingFeature
 
-_STEP = "step"
+# Parameters that can contain slashes, with their patterns. A schema is named by a job type, or by a
+# URI.
+_LONG = {"step": ".+", "schema": r"[^/]+|[A-Za-z][A-Za-z0-9+.\-]*:.+"}
 
 
 class Routes:
@@ -58,7 +60,7 @@ class Routes:
 
 
 def _group(parameter: str) -> str:
-    return f"(?P<{parameter}>{'.+' if parameter == _STEP else '[^/]+'})"
+    return f"(?P<{parameter}>{_LONG.get(parameter, '[^/]+')})"
 
 
 def _pattern(template: str, *, and_below: bool) -> re.Pattern[str]:

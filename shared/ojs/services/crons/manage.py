@@ -17,6 +17,7 @@ from ojs.domain.errors import (
     LimitReached,
     NotFound,
     PayloadTooLarge,
+    SchemaMismatch,
     Unsupported,
     forbidden,
     naming_field,
@@ -458,6 +459,8 @@ def _as_invalid(path: str = "") -> Iterator[None]:
     """
     try:
         yield
+    except SchemaMismatch:
+        raise
     except (InvalidRequest, JobTypeNotAllowed, PayloadTooLarge, Unsupported) as error:
         name = str(error.details.get("field", "body"))
         rule = error.reason if isinstance(error, InvalidRequest) else error.message
