@@ -242,10 +242,11 @@ def _shoot(browser: Any, url: str, hour: Hour) -> dict[str, bytes]:
             if name == "job":
                 shown.page.locator(".failure summary").last.click()
             shown.page.mouse.move(0, 0)
-            # A card that does not fit is not shown, instead of a part of it.
+            # A card at the end that does not fit is not shown, instead of its header.
             shown.page.evaluate(
                 """() => { for (const card of document.querySelectorAll(".card"))
-                if (card.getBoundingClientRect().bottom > innerHeight)
+                if (card.getBoundingClientRect().bottom > innerHeight
+                    && card.getBoundingClientRect().top > 0.7 * innerHeight)
                     card.style.visibility = "hidden"; }"""
             )
             taken[f"dashboard-{name}{ending}.png"] = shown.page.screenshot()

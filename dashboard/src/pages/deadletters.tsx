@@ -38,7 +38,7 @@ export function DeadLetters() {
   const stats = usePoll((signal) => (only ? Promise.resolve(null) : get("/dead-letter/stats", signal)), [Boolean(only)], { everyMs: 60_000 });
   const read = usePoll(async (signal) => {
     if (blocked) return { items: [], more: false, total: 0 };
-    return listed(filter, pages * 50, signal);
+    return listed(filter, pages * 50, signal, (filter.queue ? 2 : 3) * pages);
   }, [text, pages], { everyMs: pages === 1 ? 20_000 : 0 });
   const chosen = all ? new Set((read.data?.items ?? []).map((job: Json) => job.id as string)) : picked;
   const retryWith = asked.get("id");
@@ -125,11 +125,11 @@ export function DeadLetters() {
   );
 }
 
-async function listed(filter: Record<string, string>, wanted: number, signal?: AbortSignal) {
+async function listed(filter: Record<string, string>, wanted: number, signal?: AbortSignal, answers = 8) {
   const items: Json[] = [];
   let cursor: string | undefined;
   let total: number | undefined;
-  for (let tries = 0; tries < 4 && items.length < wanted; tries++) {
+  for (let tries = 0; tries < answers && items.length < wanted; tries++) {
     const answer = await get(`/dead-letter${query({ ...filter, limit: Math.min(100, wanted - items.length), cursor })}`, signal);
     items.push(...answer.items);
     total ??= answer.total;

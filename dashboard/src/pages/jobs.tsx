@@ -13,7 +13,6 @@ const PAGE = 50;
 // more match. A page therefore reads several responses, until it is half full. Without a queue a
 // response can cost twice as much, so the first page reads fewer of them.
 const FIRST_ANSWERS = 4;
-const QUEUE_ANSWERS = 5;
 const MORE_ANSWERS = 6;
 
 interface Found { items: Json[]; next?: string; total?: number; unsearched: number }
@@ -34,7 +33,7 @@ async function list(filter: Record<string, string | undefined>, cursor: string |
 }
 
 /** Matching jobs, refreshed while only the first page is loaded. */
-export function useJobs(filter: Record<string, string | undefined>, answers = filter.queue ? QUEUE_ANSWERS : FIRST_ANSWERS): Read<Found> & { more: () => void } {
+export function useJobs(filter: Record<string, string | undefined>, answers = FIRST_ANSWERS): Read<Found> & { more: () => void } {
   const [extra, add] = useState<Found | null>(null);
   const [busy, set] = useState(false);
   const text = JSON.stringify(filter);
@@ -152,7 +151,7 @@ export function Jobs() {
   return (
     <Page title="All jobs" actions={<Act needs="jobs:write" on={() => enqueue(filter.queue)}>Enqueue job</Act>}>
       {can("admin:read") && !blocked && <Totals queue={filter.queue} state={filter.state} />}
-      {can("admin:read") && !filter.queue && !only && <Largest />}
+      {can("admin:read") && !asked.size && !only && <Largest />}
       <Card>
         <form key={JSON.stringify(filter)} class="filters" onSubmit={set} role="search">
           <label>Queue <input name="queue" defaultValue={filter.queue} spellcheck={false} /></label>
