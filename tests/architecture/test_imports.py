@@ -33,7 +33,8 @@ ALLOWED: dict[str, set[str]] = {
     "ojs.http": {"ojs.http", "ojs.domain", "ojs.clock"},
     "ojs.api": {"ojs.api", "ojs.http", "ojs.runtime", "ojs.services", "ojs.domain"},
     "ojs.runtime": {
-        "ojs.services", "ojs.targets", "ojs.store", "ojs.domain", "ojs.clock", "ojs.settings",
+        "ojs.services", "ojs.targets", "ojs.store", "ojs.domain", "ojs.bounded", "ojs.clock",
+        "ojs.settings",
     },
     # Loads next to nothing: the authorizer is in front of every request.
     "ojs.access_runtime": {

@@ -38,8 +38,6 @@ def test_a_family_that_is_not_offered_is_named(api: Api, feature: str, path: str
     ("method", "path", "feature"),
     [
         # Of the official clients: Go and JavaScript, the command line, the admin UI.
-        ("GET", "/schemas/urn%3Aojs%3Aschema%3Aa", "schemas"),
-        ("PUT", "/admin/schemas/a.b/1", "schemas"),
         ("GET", "/ws", "event-streams"),
         ("GET", "/admin/tenants", "multi-tenancy"),
         ("GET", "/history/stats", "execution-history"),
