@@ -24,6 +24,7 @@ from cli import (
     resources,
     schemas,
     status,
+    tenants,
     tidy,
     workflows,
 )
@@ -32,8 +33,8 @@ from cli.target import CommandError, Exit
 
 # A module with commands has a function `add`. To add a command, add its module here.
 MODULES = (
-    status, jobs, operate, erase, dead, workflows, queues, resources, config, actions, events, keys,
-    schemas, outbox, tidy, prove, completion,
+    status, jobs, operate, erase, dead, workflows, queues, tenants, resources, config, actions,
+    events, keys, schemas, outbox, tidy, prove, completion,
 )  # fmt: skip
 
 

@@ -67,7 +67,11 @@ def add(commands: Any) -> None:
 
 
 def _create(options: argparse.Namespace) -> None:
-    server, limits = target.server(options), {}
+    limits = {}
+    if options.tenant is not None:
+        # The key's tenant. Only a caller without a tenant can create keys.
+        limits["tenant"], options.tenant = options.tenant, None
+    server = target.server(options)
     if options.queue:
         limits["queues"] = options.queue
     if options.expires:
@@ -119,6 +123,8 @@ def _line(key: dict[str, Any]) -> str:
         if field in key
     ]
     parts = [key["id"], key["state"], key["name"], ",".join(key["scopes"]), queues, *times]
+    if "tenant" in key:
+        parts.append(f"tenant {key['tenant']}")
     if "role" in key:
         parts.append(key["role"])
     return "  ".join(parts)

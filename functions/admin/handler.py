@@ -23,6 +23,7 @@ from ojs.api import (
     schemas,
     statistics,
     system,
+    tenants,
     webhooks,
     workers,
     workflows,
@@ -37,6 +38,6 @@ app = Application(
 handler = (
     app.serve(actions, bulk, crons, dead_letter, deliveries, durable, events, jobs, keys, listing)
     .serve(maintenance, metrics, pools, queues, rate_limits, realtime, schemas, statistics)
-    .serve(system, webhooks, workers, workflows)
+    .serve(system, tenants, webhooks, workers, workflows)
 )
 runtime.prepare("dead_letter", "queues")

@@ -20,8 +20,8 @@ from ojs.domain.errors import (
     BackendUnavailable,
     Duplicate,
     InvalidRequest,
+    NoRoom,
     OjsError,
-    QueueFull,
     forbidden,
 )
 from ojs.domain.events.event import matches
@@ -151,7 +151,7 @@ class _Relay:
             error, size = None, _AT_ONCE // MAX_JOBS
         elif (error := stopped or self._refusal(jobs)) is None:
             return None
-        down = error is not None and error.retryable and not isinstance(error, QueueFull)
+        down = error is not None and error.retryable and not isinstance(error, NoRoom)
         if len(items) == 1 and isinstance(error, Duplicate):
             # A repeated record, or a unique job. The other jobs of a list can be missing.
             parts = [replace(items[0], jobs=[job]) for job in jobs] if len(jobs) > 1 else []

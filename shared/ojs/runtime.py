@@ -131,6 +131,8 @@ if TYPE_CHECKING:
     from ojs.services.schemas.validate import SchemaValidation
     from ojs.services.sweeping.jobs import JobSweep
     from ojs.services.sweeps import Sweep, SweepQueues
+    from ojs.services.tenants.manage import Tenants
+    from ojs.services.tenants.quotas import TenantQuotas
     from ojs.services.webhooks.manage import Webhooks
     from ojs.services.webhooks.match import WebhookMatcher
     from ojs.services.webhooks.parts import WebhookDependencies
@@ -162,6 +164,7 @@ if TYPE_CHECKING:
     from ojs.store.jobs.idempotency_keys import IdempotencyKeys
     from ojs.store.jobs.payload_change import PayloadChange
     from ojs.store.jobs.steps import StepStore
+    from ojs.store.queues.tenants import TenantStore
     from ojs.store.realtime.connections import ConnectionStore
     from ojs.store.realtime.directory import RealtimeDirectory
     from ojs.store.realtime.listeners import ListenerStore
@@ -272,12 +275,13 @@ class Stores:
         self.finish_tags = TenantFinishTags(table)
         self.key_limits = KeyLimits(table, ids)
         self.throttle_states = ThrottleStates(table)
-        self.queues = QueueStore(table, self.registry)
+        self.queues = QueueStore(table, self.registry, lambda: self.tenants)
         self.pools = PoolStore(table, self.registry)
         self.workers = WorkerStore(table)
         self.maintenance = MaintenanceStore(table, clock)
         self.schema_directory = CachedItem((keys.SCHEMAS, keys.RECORD), clock, _SCHEMAS_MS)
 
+    tenants: TenantStore = provided("ojs.store.queues.tenants:TenantStore")
     crons: CronStore = provided("ojs.store.crons.crons:CronStore")
     deliveries: DeliveryStore = provided("ojs.store.deliveries.deliveries:DeliveryStore")
     directory: DeliveryDirectory = provided("ojs.store.deliveries.deliveries:DeliveryDirectory")
@@ -417,8 +421,10 @@ class Runtime:
     copies: DeadLetterCopies = provided("ojs.services.jobs.dead_letter_copies:DeadLetterCopies")
     transitions: TimeTransitions = provided("ojs.services.jobs.time_transitions:TimeTransitions")
     new_queues: NewQueues = provided("ojs.services.jobs.new_queues:NewQueues")
+    tenant_quotas: TenantQuotas = provided("ojs.services.tenants.quotas:TenantQuotas")
     enqueue: JobEnqueuer = provided(
         "ojs.services.jobs.enqueue:JobEnqueuer",
+        quotas=lambda run: lambda: run.tenant_quotas,
         schema_validation=lambda run: lambda: run.schema_validation,
     )
     schemas: Schemas = provided("ojs.services.schemas.manage:Schemas")
@@ -642,6 +648,7 @@ class Runtime:
     dead_letter: DeadLetterSearch = provided("ojs.services.listing.dead_letters:DeadLetterSearch")
     redrive: DeadLetterRetrier = provided("ojs.services.dead_letter.redrive:DeadLetterRetrier")
     actions: Actions = provided("ojs.services.operations.actions:Actions")
+    tenants: Tenants = provided("ojs.services.tenants.manage:Tenants")
     keys: AccessKeyStore = provided("ojs.store.deployment.access_keys:AccessKeyStore")
     makers: KeyStates = provided("ojs.services.operations.key_states:KeyStates")
     access_keys: AccessKeys = provided(

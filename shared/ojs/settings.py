@@ -84,6 +84,9 @@ class Outbox:
     types: tuple[str, ...] = ("*",)
 
 
+_SWITCHES = frozenset({"strict_queues", "results_in_events", "destinations", "tenant_from_meta"})
+
+
 @record(frozen=True)
 class Settings:
     """Settings of one running function. `bus` is the environment variable OJS_BUS.
@@ -118,6 +121,8 @@ class Settings:
     # authorizer=jwt: the claim that lists scopes, and the prefix of this service's scopes.
     jwt_scope_claim: str = "scope"
     jwt_scope_prefix: str = ""
+    # authorizer=jwt: the claim with the caller's tenant.
+    jwt_tenant_claim: str = "ojs_tenant"
     # authorizer=iam: ARNs of roles with all permissions, regardless of stored roles. `*` means each
     # role that never had a record. In the environment separated by commas.
     iam_operators: tuple[str, ...] = ("*",)
@@ -126,6 +131,9 @@ class Settings:
     # authorizer=keys: the day (UTC) from which keys without a MAC are rejected. None: 90 days after
     # the first deployment that creates keys with a MAC.
     old_keys_until: str | None = None
+    # Whether `meta.tenant_id` of new jobs selects the tenant of a caller that has none and sends no
+    # header. In the environment `true` or `false`.
+    tenant_from_meta: bool = False
     # Reject jobs for queues that no operator created. In the environment `true` or `false`.
     strict_queues: bool = False
     # What an enqueue does with arguments that do not match the schema of their type, if the type
@@ -270,7 +278,7 @@ class Settings:
             found["recovery_days"] = json.loads(found["recovery_days"])
         if "outbox" in found:
             found["outbox"] = Outbox(**json.loads(found["outbox"]))
-        for name in {"strict_queues", "results_in_events", "destinations"} & found.keys():
+        for name in _SWITCHES & found.keys():
             said = found[name].lower()
             if said not in ("true", "false"):
                 raise ValueError(f"{name} must be true or false, not {said!r}")

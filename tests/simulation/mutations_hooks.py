@@ -32,17 +32,6 @@ def marked_pages_are_forgotten() -> AbstractContextManager[Any]:
     return mock.patch.object(unpublished, "publish", return_value=0)
 
 
-def failed_messages_are_done() -> AbstractContextManager[Any]:
-    """A message whose outcome was not stored does not come again."""
-    handle = WebhookSender.handle
-
-    def done(self: Any, messages: Any) -> list[int]:
-        handle(self, messages)
-        return []
-
-    return mock.patch.object(WebhookSender, "handle", done)
-
-
 def held_back_events_are_dropped() -> AbstractContextManager[Any]:
     """What comes while the breaker is open is not stored."""
     return mock.patch.object(WebhookSender, "_set_aside", return_value=None)
@@ -76,7 +65,6 @@ def the_directory_is_read_late() -> AbstractContextManager[Any]:
 HOOKS: dict[str, tuple[Mutation, str]] = {
     "refused messages are forgotten": (refused_messages_are_forgotten, "hooks"),
     "marked pages are forgotten": (marked_pages_are_forgotten, "hooks"),
-    "failed messages are done": (failed_messages_are_done, "hooks"),
     "held back events are dropped": (held_back_events_are_dropped, "hooks"),
     "failures have no entry": (failures_have_no_entry, "hooks"),
     "the directory is read late": (the_directory_is_read_late, "hooks"),

@@ -67,7 +67,6 @@ _KEPT = {
     "doubts are settled at once": 1,
     "a reconcile passes over lease notes": 70000016,
     "a fetch ignores cancellations": 0,
-    "failed messages are done": 36,
     "the directory is read late": 45,
     "outcomes are replaced": 1,
     "a suspension does not look for its signal": 0,

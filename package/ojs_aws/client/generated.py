@@ -427,6 +427,28 @@ class Generated:
 
     @Method
     @staticmethod
+    def delete_tenant(tenant_id: str, *, if_match: str | None = None) -> Call[Answer]:
+        """Delete the record of a tenant.
+
+        Args:
+            tenant_id: ID of the tenant.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call(
+            "DELETE",
+            place("admin/tenants/{}", tenant_id),
+            json_object,
+            headers=if_match_header(if_match),
+        )
+
+    @Method
+    @staticmethod
     def delete_webhook(subscription_id: str, *, if_match: str | None = None) -> Call[Answer]:
         """Delete a subscription to events.
 
@@ -652,7 +674,7 @@ class Generated:
     @Method
     @staticmethod
     def get_queue_policy() -> Call[Answer]:
-        """Read the policy for new queues.
+        """Read the policy for new queues, or that of the caller's tenant.
 
         Returns:
             The JSON object of the response.
@@ -693,6 +715,22 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", place("schemas/{}", schema), json_object)
+
+    @Method
+    @staticmethod
+    def get_tenant(tenant_id: str) -> Call[Answer]:
+        """Read a tenant.
+
+        Args:
+            tenant_id: ID of the tenant.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("admin/tenants/{}", tenant_id), json_object)
 
     @Method
     @staticmethod
@@ -1065,6 +1103,41 @@ class Generated:
 
     @Method
     @staticmethod
+    def list_tenant_jobs(tenant_id: str, **query: Any) -> Call[Answer]:
+        """List the jobs of a tenant.
+
+        Args:
+            tenant_id: ID of the tenant.
+            **query: Query parameters: `queue`, `state`, `type`, `tag`, `worker_id`, `producer`,
+                `since`, `until`, `args`, `sort`, `order`, `include`, `limit`, `cursor`, `offset`,
+                `page`, `per_page`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("admin/tenants/{}/jobs", tenant_id), json_object, query=query)
+
+    @Method
+    @staticmethod
+    def list_tenants(**query: Any) -> Call[Answer]:
+        """List tenants.
+
+        Args:
+            **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", "admin/tenants", json_object, query=query)
+
+    @Method
+    @staticmethod
     def list_unique_jobs(**query: Any) -> Call[Answer]:
         """List unique keys, and the jobs that hold them.
 
@@ -1323,6 +1396,60 @@ class Generated:
         return Call(
             "PUT",
             place("rate-limits/{}", key),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
+
+    @Method
+    @staticmethod
+    def put_tenant(tenant_id: str, *, if_match: str | None = None, **body: Any) -> Call[Answer]:
+        """Create or replace a tenant.
+
+        Args:
+            tenant_id: ID of the tenant.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
+            **body: Fields of the request: `max_concurrency`, `max_concurrent_jobs`,
+                `max_enqueue_rate`, `max_jobs_per_second`, `max_queue_depth`, `max_scheduled`,
+                `max_queues`, `state`, `priority_boost`, `fairness_weight`, `limits`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call(
+            "PUT",
+            place("admin/tenants/{}", tenant_id),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
+
+    @Method
+    @staticmethod
+    def put_tenant_limits(
+        tenant_id: str, *, if_match: str | None = None, **body: Any
+    ) -> Call[Answer]:
+        """Change the limits or the state of a tenant.
+
+        Args:
+            tenant_id: ID of the tenant.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
+            **body: Fields of the request: `max_concurrency`, `max_concurrent_jobs`,
+                `max_enqueue_rate`, `max_jobs_per_second`, `max_queue_depth`, `max_scheduled`,
+                `max_queues`, `state`, `priority_boost`, `fairness_weight`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call(
+            "PUT",
+            place("admin/tenants/{}/limits", tenant_id),
             json_object,
             body,
             headers=if_match_header(if_match),
@@ -1620,7 +1747,7 @@ class Generated:
     @Method
     @staticmethod
     def set_queue_policy(*, if_match: str | None = None, **body: Any) -> Call[Answer]:
-        """Change the policy for new queues.
+        """Change the policy for new queues, or that of the caller's tenant.
 
         Args:
             if_match: `etag` of the configuration as read. Another one is an ApiError.
@@ -1697,6 +1824,22 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", "admin/system/config", json_object)
+
+    @Method
+    @staticmethod
+    def tenant_stats(tenant_id: str) -> Call[Answer]:
+        """Read the statistics of a tenant.
+
+        Args:
+            tenant_id: ID of the tenant.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("admin/tenants/{}/stats", tenant_id), json_object)
 
     @Method
     @staticmethod

@@ -56,6 +56,7 @@ _UNDO = {
     "queue": _Undo("PUT", "queues/{}/config", merges=True),
     "queue policy": _Undo("PUT", "queues/{}/config", merges=True),
     "pool": _Undo("PUT", "admin/pools/{}", "admin/pools/{}", again=True),
+    "tenant": _Undo("PUT", "admin/tenants/{}", "admin/tenants/{}", again=True),
     "delivery": _Undo("PUT", "admin/deliveries/{}", "admin/deliveries/{}"),
     "cron": _Undo("POST", "cron", "cron/{}", again=True),
     "rate limit": _Undo("PUT", "rate-limits/{}", "rate-limits/{}"),
@@ -64,7 +65,7 @@ _UNDO = {
 _STATES = {"active": "resume", "paused": "pause"}
 
 
-def undo_of(action: domain.OperatorAction) -> UndoRequest | None:
+def build_undo(action: domain.OperatorAction) -> UndoRequest | None:
     """Return the request that undoes an action, or None if that isn't safe or not possible."""
     before, after = action.before, action.after
     if action.omitted or before == after or action.status >= 500:
@@ -124,7 +125,7 @@ class OperatorAction(Answer["domain.OperatorAction"]):
     omitted: bool = shown(
         unless_empty(_a.omitted), absent=True, says="before and after are too large for the log"
     )
-    undo: UndoRequest = shown(made(undo_of, _a), absent=True, says="absent where it isn't safe")
+    undo: UndoRequest = shown(made(build_undo, _a), absent=True, says="absent where it isn't safe")
 
 
 class OperatorActionAnswer(Answer["domain.OperatorAction"]):

@@ -14,7 +14,7 @@ from ojs.api.job_answers import MAX_ANSWER_BYTES, sent_bytes
 from ojs.domain.access import Scope
 from ojs.domain.cron import schedule
 from ojs.domain.cron.definition import EXPRESSION_NAMES, TEMPLATE, CronRequest, OverlapPolicy
-from ojs.domain.edits import version
+from ojs.domain.edits import make_version
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.job.states import State
 from ojs.http.answer import (
@@ -166,7 +166,7 @@ class Cron(Answer[_Seen]):
     )
     last_job_id: Id | None = _c.last_job_id
     run_count: Count = _c.runs
-    etag: Etag = made(lambda cron: version(cron.configuration), _c)
+    etag: Etag = made(lambda cron: make_version(cron.configuration), _c)
     created_at: Moment = moment(_c.created_ms)
     updated_at: Moment = moment(_c.updated_ms)
     created_by: CreatedBy = shown(

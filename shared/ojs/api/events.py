@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from ojs import runtime
@@ -189,7 +190,7 @@ events = Resource("events", "events")
 
 @events.endpoint(
     "GET",
-    Permission(Scope.ADMIN_READ, QueueScope.FILTER),
+    Permission(Scope.ADMIN_READ, QueueScope.TENANT),
     EventsAnswer,
     query=_EVENTS,
     derived=True,
@@ -202,7 +203,7 @@ def list_events(request: Request) -> Reply:
     current = runtime.current()
     asked = _read(request.query, now_ms=current.clock.now_ms())
     page = current.events.list(
-        asked.wanted,
+        replace(asked.wanted, tenant=request.principal.tenant),
         limit=asked.window.limit,
         skip=asked.window.offset,
         after=asked.after,

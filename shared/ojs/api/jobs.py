@@ -17,8 +17,10 @@ from ojs.domain.errors import (
     InvalidRequest,
     KeyTaken,
     MiddlewareError,
+    NotFound,
     NotStored,
     OjsError,
+    PermissionDenied,
     ResultPruned,
     TooManyJobs,
 )
@@ -471,15 +473,28 @@ def _push(
 ) -> list[Pushed]:
     """Enqueue the job or the `batch` of a request. A repeated idempotency key stores nothing."""
     if any(job.parent is not None for job in jobs):
-        jobs = runtime.current().children.adopted(
-            jobs, batch=batch, reaches=request.principal.reaches
-        )
+        jobs = _adopted(request, jobs, batch=batch)
     queues = {job.value_of("queue") or DEFAULT_QUEUE for job in jobs}
     request.about(
         queue=queues.pop() if len(queues) == 1 else None,
         job_id=jobs[0].id if not batch else None,
     )
     return _store(request, jobs, _key(request, body), batch=batch)
+
+
+def _adopted(request: Request, jobs: Sequence[JobRequest], *, batch: bool) -> list[JobRequest]:
+    """Return the requests of child jobs. Another tenant's parent is rejected as an unknown one."""
+    try:
+        return runtime.current().children.adopted(
+            jobs, batch=batch, reaches=request.principal.reaches
+        )
+    except PermissionDenied as error:
+        parent = jobs[int(error.details.get("index", 0))].parent
+        if request.principal.tenant is None or parent is None:
+            raise
+        unknown = NotFound("job", parent.job_id)
+        unknown.details.update(error.details)
+        raise unknown from None
 
 
 def _key(

@@ -67,6 +67,7 @@ class AccessKey(Answer[_Known]):
         absent=True,
         says="the only queues it may touch; absent: all",
     )
+    tenant: str = shown(_k.tenant, absent=True, says="its tenant; `queues` are local names then")
     max_requests_per_s: Positive = shown(_k.max_requests_per_s, absent=True)
     state: Literal["active", "expired", "revoked"] = _state(_s)
     created_at: Moment = moment(_k.created_ms)
@@ -181,6 +182,7 @@ def create_key(request: Request) -> Reply:
         body.scopes,
         queues=body.queues,
         expires_ms=_end_ms(body, now_ms),
+        tenant=body.tenant,
         max_requests_per_s=body.max_requests_per_s,
     )
     return Reply(KeyMadeAnswer.of((_Known(key, now_ms), credential)), 201, _location(key))
@@ -217,6 +219,7 @@ def create_role(request: Request) -> Reply:
         body.scopes,
         queues=body.queues,
         expires_ms=_end_ms(body, now_ms),
+        tenant=body.tenant,
         max_requests_per_s=body.max_requests_per_s,
     )
     return Reply(KeyAnswer.of(_Known(key, now_ms)), 201, _location(key))

@@ -18,7 +18,7 @@ from ojs.api.operations import OPERATIONS
 from ojs.api.queue_config import ConfigSource
 from ojs.api.system import AuthorizerName
 from ojs.api.workflows import StepState
-from ojs.domain import webhooks
+from ojs.domain import tenant_limits, tenants, webhooks
 from ojs.domain.access import KEY_ID, Scope
 from ojs.domain.bulk.operation import Phase
 from ojs.domain.cron.definition import OverlapName, OverlapPolicy
@@ -77,7 +77,7 @@ _ERRORS = {
     ),
     429: (
         "QueueFull",
-        "A queue is full, or the key exceeds its limit of requests. Nothing was stored.",
+        "A queue is full, or a limit of the key or the tenant is reached. Nothing was stored.",
     ),
     500: ("InternalError", "An internal error."),
     501: ("NotImplemented", "This server doesn't have this optional part of the operation."),
@@ -149,6 +149,7 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
         {"type": "string", "pattern": deliveries.SUBSCRIPTION_ID.pattern},
         "the subscription's id",
     ),
+    "tenant": ({"type": "string", "pattern": tenants.ID_PATTERN}, "the tenant's id"),
     "key": ({"type": "string", "pattern": KEY_ID.pattern}, "the access key's id"),
     "cron job": (QUEUE_SCHEMA, "the cron job's name"),
     "workflow": ({"type": "string", "pattern": UUID7.pattern}, "the workflow's id"),
@@ -289,6 +290,7 @@ _TYPE_RULES: Mapping[str, dict[str, Any]] = {
     "DeliveryRequest": {
         "properties": dict.fromkeys(sorted(deliveries.SHOWN_BACK - {"name"}), _SHOWN_BACK)
     },
+    "TenantRequest": {"properties": dict.fromkeys(sorted(tenant_limits.SHOWN_BACK), _SHOWN_BACK)},
     "SubscriptionRequest": _SUBSCRIPTION,
     "SubscriptionChange": _SUBSCRIPTION,
 }
@@ -570,11 +572,11 @@ def _content(ref: str, example: Any = None) -> dict[str, Any]:
 
 def _error(status: int) -> dict[str, Any]:
     extra = {503: ("Retry-After",)}
-    # Optional, because a batch that can never fit doesn't get the header, and because the limit of
-    # a key is none of a queue.
-    sometimes = {
+    # Optional, because a batch that can never fit doesn't get `Retry-After`, and only a full queue
+    # has a depth.
+    sometimes: dict[int, tuple[str, ...]] = {
         409: ("Retry-After",), 413: ("X-OJS-Max-Batch-Size",),
-        429: ("X-OJS-Queue-Depth", "X-OJS-Queue-Bound", "Retry-After"),
+        429: ("Retry-After", "X-OJS-Queue-Depth", "X-OJS-Queue-Bound"),
     }  # fmt: skip
     example = _ERROR_EXAMPLE if status == 404 else None
     return {

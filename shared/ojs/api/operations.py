@@ -22,6 +22,7 @@ from ojs.api import (
     schemas,
     statistics,
     system,
+    tenants,
     webhooks,
     work,
     workers,
@@ -33,7 +34,7 @@ from ojs.http.endpoint import Operation, declared
 OPERATIONS: tuple[Operation, ...] = (
     *declared(actions, bulk, crons, dead_letter, deliveries, durable, events, jobs, keys, listing),
     *declared(maintenance, metrics, pools, queues, rate_limits, realtime, schemas, statistics),
-    *declared(system, webhooks, work, workers, workflows),
+    *declared(system, tenants, webhooks, work, workers, workflows),
 )
 
 _ROUTES = Routes(OPERATIONS)

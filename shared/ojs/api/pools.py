@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from ojs import runtime
 from ojs.api.queue_config import TenantFairness
 from ojs.domain.access import Scope
-from ojs.domain.edits import version
+from ojs.domain.edits import make_version
 from ojs.domain.fair_queue import tags as tenants
 from ojs.domain.page import Page
 from ojs.domain.pool import pool as domain
@@ -63,7 +63,7 @@ class Pool(Answer[PoolStatus]):
         StarvationPrevention.of(unless_empty(made(dict, _c.prevention_config))), absent=True
     )
     tenant_fairness: TenantFairness = shown(made(_tenants, _c.tenants), absent=True)
-    etag: Etag = made(lambda pool: version(pool.configuration), _c)
+    etag: Etag = made(lambda pool: make_version(pool.configuration), _c)
     created_at: Moment = moment(_c.created_ms)
     configured_at: Moment = moment(_c.configured_ms)
     active_workers: Count = shown(_p.active_workers, says="workers with a recent heartbeat")

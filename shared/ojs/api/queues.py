@@ -9,7 +9,7 @@ from ojs import runtime
 from ojs.api import backpressure
 from ojs.api.queue_config import ConfigSources, QueueConfig, in_force, sources
 from ojs.domain.access import Scope
-from ojs.domain.edits import version
+from ojs.domain.edits import make_version
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.queue import queue as domain
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layers
@@ -72,7 +72,7 @@ class QueueConfigAnswer(Answer[domain.Queue]):
     config: QueueConfig = in_force(_q.layers)
     config_sources: ConfigSources = sources(_q.layers)
     own: Own = made(lambda layers: dict(layers.own), _q.layers)
-    etag: Etag = made(lambda layers: version(layers.own), _q.layers)
+    etag: Etag = made(lambda layers: make_version(layers.own), _q.layers)
     created_at: Moment = moment(_q.created_ms)
     updated_at: Moment = shown(
         moment(made(lambda queue: queue.configured_ms or queue.created_ms, _q)),
@@ -87,7 +87,7 @@ class QueuePolicyAnswer(Answer[Layers]):
     config: QueueConfig = in_force(_inherited)
     config_sources: ConfigSources = sources(_inherited)
     own: Own = made(lambda layers: dict(layers.document), _inherited)
-    etag: Etag = made(lambda layers: version(layers.document), _inherited)
+    etag: Etag = made(lambda layers: make_version(layers.document), _inherited)
 
 
 @record(frozen=True)
@@ -197,7 +197,7 @@ def _named(config: Mapping[str, Any]) -> list[str]:
     "POST",
     Permission(Scope.ADMIN_WRITE, QueueScope.NAMED),
     {201: Success(QueueConfigAnswer, "The queue and its configuration.", ("Location",))},
-    errors=(409,),
+    errors=(409, 429),
     request=models.CreateQueueRequest,
     example={"name": "payments", "config": _PAYMENTS},
     strict_query=False,
@@ -223,6 +223,7 @@ def get_queue_config(request: Request) -> Reply:
     "PUT /config",
     _MANAGE,
     QueueConfigAnswer,
+    errors=(429,),
     request=models.ConfigureQueueRequest,
     example={"max_size": 50_000, "overflow_policy": "block", "concurrency": 40},
     strict_query=False,
@@ -268,15 +269,15 @@ def delete_queue(request: Request) -> Reply:
     return Reply(QueueDeletedAnswer.of(_Deleted(request.named, deletion, gone)), 202)
 
 
-@policy.endpoint("GET", Permission(Scope.ADMIN_READ, QueueScope.ALL), _POLICY, versioned=True)
-def get_queue_policy(_request: Request) -> Reply:
-    """Read the policy for new queues."""
-    return _policy(runtime.current().queues.policy())
+@policy.endpoint("GET", Permission(Scope.ADMIN_READ, QueueScope.TENANT), _POLICY, versioned=True)
+def get_queue_policy(request: Request) -> Reply:
+    """Read the policy for new queues, or that of the caller's tenant."""
+    return _policy(runtime.current().queues.policy(request.principal.tenant))
 
 
 @policy.endpoint(
     "PUT",
-    Permission(Scope.ADMIN_WRITE, QueueScope.ALL),
+    Permission(Scope.ADMIN_WRITE, QueueScope.TENANT),
     _POLICY,
     request=models.ConfigureQueueRequest,
     example={
@@ -301,8 +302,9 @@ def get_queue_policy(_request: Request) -> Reply:
     versioned=True,
 )
 def set_queue_policy(request: Request) -> Reply:
-    """Change the policy for new queues."""
-    return _policy(runtime.current().queues.set_policy(request.object(), request.edit))
+    """Change the policy for new queues, or that of the caller's tenant."""
+    config, tenant = request.object(), request.principal.tenant
+    return _policy(runtime.current().queues.set_policy(config, request.edit, tenant))
 
 
 def _policy(layers: Layers) -> Reply:

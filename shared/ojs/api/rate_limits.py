@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from ojs import runtime
 from ojs.domain import times
 from ojs.domain.access import Scope
-from ojs.domain.edits import version
+from ojs.domain.edits import make_version
 from ojs.domain.errors import InvalidRequest, ValidationFailed
 from ojs.domain.rate_limit.limiter import (
     LimiterState,
@@ -238,7 +238,7 @@ class RateLimitAnswer(Answer["RateLimitStatus"]):
     )
     paused_until: Moment = shown(moment(_paused(_s)), absent=True)
     override: RateLimitOverride = shown(RateLimitOverride.of(_laid_over(_s)), absent=True)
-    etag: Etag = made(lambda override: version(override or {}), _s.configuration)
+    etag: Etag = made(lambda override: make_version(override or {}), _s.configuration)
 
 
 class QueueLimitsAnswer(Answer["QueueUsage"]):
@@ -253,7 +253,7 @@ class QueueLimitsAnswer(Answer["QueueUsage"]):
     rate_limit: Starts | None = shown(
         _u.queue.layers.document.get("rate_limit"), says="the configured limit"
     )
-    etag: Etag = made(lambda layers: version(layers.own), _u.queue.layers)
+    etag: Etag = made(lambda layers: make_version(layers.own), _u.queue.layers)
 
 
 class RateLimitsAnswer(Paged["RateLimitStatus"]):

@@ -38,6 +38,7 @@ CAPABILITIES = {
     "events": True,
     "fair_scheduling": True,
     "job_ttl": True,
+    "multi_tenancy": True,
     "pause_resume": True,
     "priority_queues": True,
     "rate_limiting": True,
@@ -191,6 +192,7 @@ class PrincipalAnswer(Answer[_Caller]):
         absent=True,
         says="the only ones it may touch; absent: all",
     )
+    tenant: str = shown(_w.who.tenant, absent=True, says="that it acts for; absent: `_default`")
     authorizer: AuthorizerName = _w.settings.authorizer
     version: str = shown(_w.settings.version, says="of the server")
     service: str = shown(_w.settings.service, says="its name in the source of events")

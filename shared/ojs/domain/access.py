@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 
+from ojs.domain.tenants import qualified, within
 from ojs.records import record
 
 PREFIX = "ojs"
@@ -86,11 +87,18 @@ class Principal:
     until_ms: int | None = None
     # Maximum rate of its requests, if its key has one.
     max_requests_per_s: int | None = None
+    # The tenant that the caller acts for. None: `_default`, and operators of all tenants.
+    tenant: str | None = None
 
     @property
     def limited(self) -> bool:
         """Whether the caller's queue scope is restricted."""
         return self.queues is not None
+
+    @property
+    def whole_tenant(self) -> bool:
+        """Whether the queue scope contains all queues of the caller's tenant."""
+        return self.tenant is not None and self.queues == (qualified(self.tenant, "*"),)
 
     @property
     def holder(self) -> str | None:
@@ -102,16 +110,39 @@ class Principal:
 
     @property
     def bound(self) -> bool:
-        """Whether the caller can use only worker records that keys with the same name created."""
-        return self.limited and self.key is not None
+        """Whether the caller can use only worker records that keys with the same name created.
+
+        A tenant's caller can use only records of the tenant.
+        """
+        return self.tenant is not None or self.bound_by_key
+
+    @property
+    def bound_by_key(self) -> bool:
+        """Whether only keys with the same name bind the caller.
+
+        Versions before 0.3 had no such records, so the caller also reads the records of these.
+        """
+        return self.tenant is None and self.limited and self.key is not None
 
     def reaches(self, queue: str) -> bool:
         """Return whether the caller's queue scope contains a queue."""
         if self.queues is None:
             return True
-        return any(
-            queue.startswith(each[:-1]) if each.endswith("*") else queue == each
-            for each in self.queues
+        return any(within(each, queue) for each in self.queues)
+
+    def acting_for(self, tenant: str) -> Principal:
+        """Return the principal limited to the queues of a tenant. Safe to repeat.
+
+        `queues` of a principal with a tenant are local names. Those of another one are stored
+        names, and only the tenant's remain.
+        """
+        queues: Iterable[str] = ("*",) if self.queues is None else self.queues
+        if self.queues is None or self.tenant is not None:
+            queues = (each if ":" in each else qualified(tenant, each) for each in queues)
+        return replace(
+            self,
+            tenant=tenant,
+            queues=tuple(each for each in queues if within(qualified(tenant, "*"), each)),
         )
 
     def context(self) -> dict[str, str]:
@@ -128,6 +159,8 @@ class Principal:
             context["queues"] = " ".join(self.queues)
         if self.until_ms is not None:
             context["until"] = str(self.until_ms)
+        if self.tenant is not None:
+            context["tenant"] = self.tenant
         return context
 
     @classmethod
@@ -136,7 +169,7 @@ class Principal:
         name, scopes, queues = (context.get(each) for each in ("principal", "scopes", "queues"))
         if not isinstance(name, str) or not name or not isinstance(scopes, str):
             return None
-        key, until = context.get("key"), context.get("until")
+        key, until, tenant = (context.get(each) for each in ("key", "until", "tenant"))
         return cls(
             name,
             frozenset(scopes.split()),
@@ -144,6 +177,7 @@ class Principal:
             str(key) if key is not None else None,
             int(str(until)) if until is not None else None,
             max_requests_per_s=int(str(rate)) if (rate := context.get("rate")) else None,
+            tenant=str(tenant) if tenant is not None else None,
         )
 
 
@@ -185,18 +219,20 @@ class AccessKey:
     old: bool = False
     # Maximum rate of the requests with this key. None: no limit.
     max_requests_per_s: int | None = None
+    # The tenant of the caller. `queues` are then the tenant's local names.
+    tenant: str | None = None
 
     @property
     def principal(self) -> Principal:
         """The principal of the key."""
-        rate = self.max_requests_per_s
         return Principal(
             self.name,
             self.scopes,
             self.queues,
             self.id,
             self.expires_ms,
-            max_requests_per_s=rate,
+            max_requests_per_s=self.max_requests_per_s,
+            tenant=self.tenant,
         )
 
     def state(self, now_ms: int) -> str:

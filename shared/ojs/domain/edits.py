@@ -18,7 +18,7 @@ from ojs.records import record
 Configuration = Mapping[str, Any]
 
 
-def version(configuration: Configuration, *more: object) -> str:
+def make_version(configuration: Configuration, *more: object) -> str:
     """Return the version of a configuration: the value of its ETag.
 
     Equal configurations have equal versions, whether a number is a float or a Decimal. `more` are
@@ -89,8 +89,8 @@ class Edit:
             PreconditionFailed: The configuration has another version. Not raised if it already is
                 as requested, for example after a request whose response was lost.
         """
-        found = None if before is None else tag or version(before)
-        self.tag = None if after is None else version(after)
+        found = None if before is None else tag or make_version(before)
+        self.tag = None if after is None else make_version(after)
         own = found in self._own
         if self.conditional and not own and not (found == self.tag if same is None else same):
             fits = found is None if self.new else found is not None
@@ -100,6 +100,6 @@ class Edit:
         if not own:
             self.before = before
 
-    def wrote(self, configuration: Configuration) -> None:
+    def note_state(self, configuration: Configuration) -> None:
         """Record an intermediate state that this request has stored."""
-        self._own.add(version(configuration))
+        self._own.add(make_version(configuration))

@@ -385,14 +385,23 @@ class TooManyRequests(OjsError):
         )
 
 
-class QueueFull(OjsError):
+class NoRoom(OjsError):
+    """A limit of a queue or a tenant is reached. Nothing was stored.
+
+    `shown` are the fields of the error at the level of the code, in addition to `details`.
+    """
+
+    retryable = True
+    shown: Mapping[str, Any]
+
+
+class QueueFull(NoRoom):
     """The queue is at capacity (ojs-backpressure, section 7.1). Nothing was stored.
 
     `unit` is the unit of the limit: `jobs` or `bytes`.
     """
 
     code = "QUEUE_FULL"
-    retryable = True
 
     def __init__(
         self,
@@ -406,12 +415,41 @@ class QueueFull(OjsError):
         message: str | None = None,
     ) -> None:
         self.queue = {"queue": queue, "depth": depth, "bound": bound, "strategy": strategy}
+        self.shown = self.queue
         super().__init__(
             message
             or f"Queue '{queue}' doesn't have enough capacity: it contains {depth} of at most "
             f"{bound} {unit}.",
             details={**self.queue, "unit": unit},
             retry_after_s=retry_after_s,
+        )
+
+
+class TenantSuspended(PermissionDenied):
+    """An operator has suspended the tenant. Its jobs are neither pushed nor fetched."""
+
+    code = "tenant_suspended"
+    retryable = True
+
+    def __init__(self, tenant: str) -> None:
+        super().__init__(f"Tenant '{tenant}' is suspended.", details={"tenant_id": tenant})
+
+
+class TenantLimitExceeded(NoRoom):
+    """A push exceeds a limit of its tenant (ojs-multi-tenancy, section 8.2). Nothing was stored."""
+
+    code = "TENANT_LIMIT_EXCEEDED"
+
+    def __init__(self, tenant: str, limit: str, *, current: int, maximum: int) -> None:
+        """`limit` is the name of the limit, and `current` what the tenant has without the push."""
+        self.shown = {
+            "tenant_id": tenant, "limit": limit, "current": current, "maximum": maximum,
+        }  # fmt: skip
+        super().__init__(
+            f"Tenant '{tenant}' has {current} of at most {maximum} ({limit}), so the request "
+            "exceeds a limit.",
+            details=self.shown,
+            retry_after_s=30,
         )
 
 

@@ -115,9 +115,9 @@ class Subscription:
     @property
     def etag(self) -> str:
         """The version of the configuration. Also changes with a secret."""
-        from ojs.domain.edits import version  # only requests of operators need it
+        from ojs.domain.edits import make_version  # only requests of operators need it
 
-        return version(self.configuration, self.updated_ms)
+        return make_version(self.configuration, self.updated_ms)
 
     @property
     def target(self) -> Delivery:

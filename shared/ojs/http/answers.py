@@ -206,6 +206,10 @@ class ErrorDetail(AsIs):
     depth: Count = absent()
     bound: Count = absent()
     strategy: Literal["reject", "block", "drop_oldest"] = absent()
+    tenant_id: str = absent("TENANT_LIMIT_EXCEEDED only, as the next three")
+    limit: str = absent()
+    current: Count = absent()
+    maximum: Count = absent()
     max_batch_size: Count = absent("BATCH_SIZE_EXCEEDED only")
 
 

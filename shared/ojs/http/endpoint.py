@@ -30,7 +30,7 @@ HTTP_FUNCTIONS = (JOBS, WORKERS, ADMIN)
 
 Subject = Literal[
     "job", "worker", "queue", "rate limit", "operation", "pool", "key", "cron job", "workflow",
-    "delivery", "subscription", "action", "schema",
+    "delivery", "subscription", "action", "tenant", "schema",
 ]  # fmt: skip
 PARAMETER = re.compile(r"\{(\w+)\}")
 # Segment before a parameter in a path → kind of object that the parameter identifies.
@@ -38,7 +38,7 @@ _SUBJECTS: Mapping[str, Subject] = {
     "jobs": "job", "dead-letter": "job", "operations": "operation", "workers": "worker",
     "queues": "queue", "rate-limits": "rate limit", "pools": "pool", "keys": "key",
     "cron": "cron job", "crons": "cron job", "workflows": "workflow", "deliveries": "delivery",
-    "checkpoints": "job", "subscriptions": "subscription",
+    "checkpoints": "job", "subscriptions": "subscription", "tenants": "tenant",
     "actions": "action", "schemas": "schema",
 }  # fmt: skip
 
@@ -59,6 +59,8 @@ class QueueScope(StrEnum):
     """The operation itself compares all of them; a list has the workflows within reach."""
     FILTER = "the queues it asks for"
     """A limited key has to name them in the query."""
+    TENANT = "the queues it asks for, or all queues of its tenant"
+    """A limited key without a tenant has to name them in the query."""
     ALL = "all queues"
     """Not for limited keys."""
 

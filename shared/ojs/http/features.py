@@ -30,7 +30,6 @@ class MissingFeature:
 
 # fmt: off
 MISSING: tuple[MissingFeature, ...] = (
-    MissingFeature("multi-tenancy", "Tenants are", ("tenants", "admin/tenants")),
     MissingFeature("event-streams", "This event stream is",
         ("admin/stats/stream", "jobs/{id}/progress/stream", "jobs/{id}/result/stream", "ws"),
         "Read /ojs/v1/events/stream or /ojs/v1/jobs/{id}/events, or connect to the WebSocket "
@@ -46,8 +45,4 @@ PURGE = MissingFeature(
     "Deleting the history of jobs is",
     ("history", "jobs/{id}/history"),
     "Events expire. To erase jobs with their history, use POST /ojs/v1/admin/jobs/erase.",
-)
-NO_TENANTS = (
-    "is not supported, because this server does not isolate tenants. Omit the header and give each "
-    "tenant its own queues and keys"
 )

@@ -76,7 +76,7 @@ logger = Logger()
 # Published regardless of the event types that the deployment selects, because operators need them.
 ALWAYS = (
     "queue.*", EventType.JOB_DISCARDED, "dead_letter.*", "backpressure.*", "scheduling.*",
-    "delivery.*", "webhook.*",
+    "delivery.*", "webhook.*", "tenant.*",
 )  # fmt: skip
 
 # One event page has the events of one group of changes. A group must be small, and its page must be

@@ -216,8 +216,8 @@ def everything() -> list[dict[str, Any]]:
     written: list[dict[str, Any]] = []
     for part in (
         _deployment, _states, _texts, _batches, _bounds, _limits, _rates, _pools, _workers,
-        _tenants, _dead_letters, _copies, _bulk, _ends, _crons, _replicas, _workflows,
-        _deliveries, _webhooks, _realtime, _durable,
+        _tenants, _limited_tenants, _dead_letters, _copies, _bulk, _ends, _crons, _replicas,
+        _workflows, _deliveries, _webhooks, _realtime, _durable,
     ):  # fmt: skip
         run = Run()
         part(run)
@@ -610,6 +610,25 @@ def _tenants(run: Run) -> None:
     for tenant in ("x", "y"):
         run.push("fair", meta={"tenant_id": tenant})
     run.minutes(2)
+
+
+def _limited_tenants(run: Run) -> None:
+    """Tenants with all limits and with none."""
+    limits = {
+        "max_concurrency": 25, "max_queue_depth": 25, "max_scheduled": 9, "max_queues": 2,
+        "max_enqueue_rate": {"limit": 100, "period": "PT1M"},
+    }  # fmt: skip
+    run.ask("PUT", "/admin/tenants/beta", {})
+    body = {"name": "Acme", "limits": limits, "priority_boost": 1}
+    run.ask("PUT", "/admin/tenants/acme", body)
+    for _ in range(25):
+        run.push("acme:mail")
+    run.refused("POST", "/jobs", run.job("acme:mail"))
+    run.minutes(2)
+    for job_id in run.fetch("acme:mail", count=25):
+        run.ack(job_id)
+    run.minutes(2)
+    run.ask("PUT", "/admin/tenants/acme/limits", {"state": "suspended"})
 
 
 def _dead_letters(run: Run) -> None:

@@ -31,8 +31,10 @@ SUBJECTS = {
     "rate limit": "k1",
     "pool": "p1",
     "delivery": "d1",
+    "action": JOB,
     "subscription": "sub_0123456789abcdef",
     "key": "0123456789abcdef",
+    "tenant": "acme",
     "schema": "email.send",
 }
 # Each job is pushed for itself, and so refused.

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 NAMES = {
     "job": UNKNOWN, "worker": "w1", "queue": "default", "rate limit": "api", "operation": UNKNOWN,
+    "action": UNKNOWN,
     "pool": "general", "delivery": "d", "subscription": "sub_0123456789abcdef",
     "key": "0123456789abcdef", "cron job": "daily-report",
     "workflow": UNKNOWN, None: "",

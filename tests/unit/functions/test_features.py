@@ -39,7 +39,6 @@ def test_a_family_that_is_not_offered_is_named(api: Api, feature: str, path: str
     [
         # Of the official clients: Go and JavaScript, the command line, the admin UI.
         ("GET", "/ws", "event-streams"),
-        ("GET", "/admin/tenants", "multi-tenancy"),
         ("GET", "/history/stats", "execution-history"),
         ("POST", "/history/rebuild", "execution-history"),
         ("DELETE", "/history", "history-purge"),
@@ -77,22 +76,6 @@ def test_literal_parts_of_a_path_win_over_parameters(api: Api) -> None:
     assert "POST" in contract.at(f"{BASE}/jobs/bulky/cancel")
     reply = api.post(f"{BASE}/jobs/bulky/cancel")
     assert (reply.status, reply.error["details"]["field"]) == (400, "id")
-
-
-@pytest.mark.parametrize("value", ["acme", " ", "_default"])
-def test_a_tenant_is_refused_wherever_it_could_mean_something(api: Api, value: str) -> None:
-    """Every operation but those that tell what the server is: a client has these read first."""
-    header = {"X-OJS-Tenant".lower(): value}
-    for operation in contract.OPERATIONS:
-        if operation.permission.scope is None:
-            continue
-        reply = api(operation.method, operation.path, headers=header)
-        assert (reply.status, reply.error["code"]) == (422, "unsupported")
-        assert reply.error["details"]["field"] == "X-OJS-Tenant"
-    for path in ("/ojs/manifest", f"{BASE}/health", f"{BASE}/ready"):
-        assert api("GET", path, headers=header).status == 200
-    assert api.get(f"{BASE}/queues").json["queues"] == []
-    assert api("GET", f"{BASE}/queues", headers={"x-ojs-tenant": ""}).status == 200
 
 
 @pytest.mark.parametrize("path", ["workers/register", "workers/heartbeat"])

@@ -133,7 +133,9 @@ def test_versions(api: Api) -> None:
 
 def test_batches_crons_and_workflows(api: Api) -> None:
     put(api)
-    jobs = [{"type": "other", "args": []}, {"type": "email.send", "args": BAD}]
+    jobs: list[dict[str, Any]] = [
+        {"type": "other", "args": []}, {"type": "email.send", "args": BAD},
+    ]  # fmt: skip
     assert "jobs[1].args[0].n" in api.post(f"{URL}/batch", {"jobs": jobs}).json["warnings"][0]
     mode(api, "strict")
     refused = api.post(f"{URL}/batch", {"jobs": jobs})
@@ -222,7 +224,7 @@ def test_patterns_take_linear_time(api: Api) -> None:
 
 def test_scopes(make_runtime: Callable[..., Runtime], clock: ManualClock) -> None:
     keyed = Keyed(make_runtime(authorizer="keys"), clock)
-    put_schema = ("PUT", f"{ADMIN}/a/1", {"schema": {}})
+    put_schema: tuple[str, str, Any] = ("PUT", f"{ADMIN}/a/1", {"schema": {}})
     limited = keyed.make("limited", Scope.ADMIN_WRITE, Scope.JOBS_READ, queues=["mail"])
     assert keyed.holding(limited)(*put_schema).status == 403
     assert keyed.holding(limited)("GET", BASE).status == 200
@@ -240,7 +242,7 @@ def test_costs(api: Api, clock: ManualClock) -> None:
         calls.append(name)
         return original(name, *args, **more)
 
-    table._call = counted  # type: ignore[method-assign]
+    table._call = counted  # type: ignore[method-assign, assignment]
     sys.modules.pop("ojs.services.schemas.validate", None)
     push(api, GOOD)
     without, calls[:] = list(calls), []

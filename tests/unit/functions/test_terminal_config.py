@@ -303,9 +303,14 @@ def test_top_makes_one_request_for_each_refresh(
     api.push("mail")
     waited: list[float] = []
     monkeypatch.setattr(output, "wait", waited.append)
-    asked: list[str] = []
+    asked: list[object] = []
     read = operate._read
-    monkeypatch.setattr(operate, "_read", lambda *it: asked.append("") or read(*it))
+
+    def counted(*it: Any) -> Any:
+        asked.append(it)
+        return read(*it)
+
+    monkeypatch.setattr(operate, "_read", counted)
     shown = ojs("top", "--sort", "name", "--count", "3", "--json")
     assert (len(shown.objects), waited, len(asked)) == (3, [2.0, 2.0], 3)
     assert shown.objects[0]["queues"][0]["name"] == "mail"

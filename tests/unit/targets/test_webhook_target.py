@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import socket
+import time
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from ojs.clock import ManualClock
 from ojs.domain import jsontext
 from ojs.domain.webhooks import HookDelivery, HookOutcome, HookVerdict, Subscription
 from ojs.targets.guard import Connector
-from ojs.targets.webhooks import WebhookTarget
+from ojs.targets.webhooks import WebhookTarget, make_standard_headers
 from tests.unit.targets.endpoints import answer, endpoint
 
 NOW_MS = 1_770_201_010_000
@@ -56,6 +57,27 @@ def test_both_signatures_of_both_secrets_are_sent() -> None:
     assert headers["webhook-signature"] == f"v1,{base64.b64encode(digest).decode()}"
     assert headers["x-ojs-event-type"] == "job.completed"
     assert headers["x-ojs-subscription-id"] == "sub_0123456789abcdef"
+
+
+def test_the_example_of_the_standard_is_signed_alike() -> None:
+    """https://github.com/standard-webhooks/standard-webhooks: the example of its libraries."""
+    secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    body = b'{"test": 2432232314}'
+    headers = make_standard_headers([secret], "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", body)
+    assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_the_library_of_the_standard_verifies_during_a_rotation() -> None:
+    library = pytest.importorskip("standardwebhooks", reason="run make setup")
+    secrets = [f"whsec_{base64.b64encode(each * 32).decode()}" for each in (b"n", b"o")]
+    body, stamp = jsontext.dumps(EVENT).encode(), str(int(time.time()))
+    headers = make_standard_headers(secrets, "del_1", stamp, body)
+    for secret in secrets:
+        assert library.Webhook(secret).verify(body, headers) == EVENT
+    with pytest.raises(library.WebhookVerificationError):
+        library.Webhook(SECRET).verify(body, headers)
+    with pytest.raises(library.WebhookVerificationError):
+        library.Webhook(secrets[0]).verify(body + b" ", headers)
 
 
 def test_the_secret_before_a_rotation_ends_after_a_day() -> None:

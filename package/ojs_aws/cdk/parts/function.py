@@ -319,6 +319,7 @@ def _callers(
     if spec.open:
         # Included in its responses. The function doesn't authenticate requests.
         return found
+    found |= _tenants(settings)
     if spec.name == API:
         found["OJS_ENTRY"] = settings.entry
         found["OJS_AUTHORIZER_CACHE_S"] = str(settings.authorizer_cache_s)
@@ -328,6 +329,14 @@ def _callers(
     if settings.authorizer == "iam":
         found["OJS_IAM_OPERATORS"] = ",".join(settings.iam_operators)
         found["OJS_AUTHORIZER_CACHE_S"] = str(settings.authorizer_cache_s)
+    return found
+
+
+def _tenants(settings: DeploymentSettings) -> dict[str, str]:
+    """Return the variables that select tenants. None by default."""
+    found = {"OJS_TENANT_FROM_META": "true"} if settings.tenant_from_meta else {}
+    if settings.jwt_tenant_claim != "ojs_tenant":
+        found["OJS_JWT_TENANT_CLAIM"] = settings.jwt_tenant_claim
     return found
 
 

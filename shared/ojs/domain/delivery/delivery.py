@@ -224,9 +224,9 @@ class Delivery:
     @property
     def etag(self) -> str:
         """The version of the configuration. Also changes with a secret."""
-        from ojs.domain.edits import version  # only requests of operators need it
+        from ojs.domain.edits import make_version  # only requests of operators need it
 
-        return version(self.configuration, self.version)
+        return make_version(self.configuration, self.version)
 
     @property
     def semaphore(self) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal, cast
 
-from ojs.domain import ids, jsontext, times
+from ojs.domain import ids, jsontext, tenants, times
 from ojs.domain.errors import (
     InvalidRequest,
     MetadataTooLarge,
@@ -48,7 +48,8 @@ MAX_URI = 2_048
 MAX_RESULT_TTL_S = 34_560_000
 
 TYPE_PATTERN = r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*"
-QUEUE_PATTERN = r"[a-z0-9][a-z0-9\-\.]*"
+# The name, after the ID of its tenant if it has one.
+QUEUE_PATTERN = rf"({tenants.ID_PATTERN}:)?[a-z0-9][a-z0-9\-\.]*"
 _TYPE = re.compile(TYPE_PATTERN)
 _QUEUE = re.compile(QUEUE_PATTERN)
 VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,2}")
@@ -446,10 +447,14 @@ def resolve(
         content.setdefault(key, value)
     _check_sizes(content, request.meta, prefix)
     limit: RateLimitRequest | None = request.value_of("rate_limit")
+    queue = request.value_of("queue") or DEFAULT_QUEUE
+    tenant = tenants.tenant_of(queue)
+    if tenant is not None:
+        content["meta"] = _tenant_meta(request.meta or {}, tenant, prefix)
     return Specification(
         id=request.id,
         type=request.type,
-        queue=request.value_of("queue") or DEFAULT_QUEUE,
+        queue=queue,
         priority=request.value_of("priority") or 0,
         pending=bool(pending),
         scheduled_ms=scheduled_ms if in_future else None,
@@ -459,10 +464,19 @@ def resolve(
         policy=policy,
         unique=_unique(request, prefix),
         content=content,
-        limit=None if limit is None else limit.limit(),
+        limit=None if limit is None else limit.limit(tenant),
         parent=_parent(request, prefix),
         result_ttl_s=request.value_of("result_ttl"),
     )
+
+
+def _tenant_meta(meta: Mapping[str, Any], tenant: str, prefix: str) -> dict[str, Any]:
+    """Return the `meta` of a tenant's job. Raises InvalidRequest if it names another tenant."""
+    given = meta.get("tenant_id", tenant)
+    if given != tenant:
+        rule = f"must be '{tenant}', the tenant of the job's queue, or absent"
+        raise InvalidRequest(f"{prefix}meta.tenant_id", rule, value=given)
+    return {**meta, "tenant_id": tenant}
 
 
 def _parent(request: JobRequest, prefix: str) -> Parent | None:

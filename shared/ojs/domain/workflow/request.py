@@ -20,7 +20,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
-from ojs.domain import ids
+from ojs.domain import ids, tenants
 from ojs.domain.errors import InvalidRequest, OjsError, any_of, shorten
 from ojs.domain.fair_queue.tags import tenant_of
 from ojs.domain.job import envelope
@@ -178,6 +178,8 @@ class _Reading:
                 self._note("$.id", "must be a lowercase UUIDv7")
         read = self._composite(body, "$", {}, 1)
         self._share_tenant()
+        if len({tenants.tenant_of(queue) for queue in self.queues}) > 1:
+            self._note("$", "must have only queues of one tenant")
         return read
 
     def _composite(self, raw: object, path: str, options: Mapping[str, Any], depth: int) -> _Read:

@@ -19,7 +19,6 @@ from ojs.domain.access import Principal
 from ojs.domain.errors import BackendContended, BackendError, NotFound, OjsError, Unsupported
 from ojs.domain.ids import IdSource
 from ojs.domain.job.trace import TraceContext
-from ojs.http import features
 from ojs.http.binding import client_quirks, errors, negotiation
 from ojs.http.binding.access import Authorizer
 from ojs.http.binding.actions import ActionLog
@@ -130,28 +129,34 @@ class Application:
         self._guard.permit(principal, operation)
         if operation.id != "manifest":  # clients read it before they choose a version
             negotiation.check_version(call.headers.get("ojs-version"))
-        if operation.permission.scope is not None:
-            # If the header were ignored, the caller would assume an isolation that doesn't exist.
-            negotiation.refuse_header(call.headers, "X-OJS-Tenant", features.NO_TENANTS)
         # The first parameter is one segment of any content, except a URI of a schema.
         before, parameter, name = operation.path.partition("{")
-        value = path[len(before) :]
-        first = value if name == "schema}" else value.partition("/")[0]
+        rest = path[len(before) :]
+        first = rest if name == "schema}" else rest.partition("/")[0]
+        value = first if parameter else None
+        query = event.get("queryStringParameters") or {}
+        if principal.tenant is not None:
+            from ojs.http.binding import tenancy
+
+            value, query = tenancy.address_in(operation, value, query, principal.tenant)
         request = Request(
             operation=operation,
             headers=call.headers,
-            query=event.get("queryStringParameters") or {},
+            query=query,
             raw_query=event.get("rawQueryString") or "",
-            path_value=first if parameter else None,
+            path_value=value,
             raw_body=event.get("body"),
             base64_body=bool(event.get("isBase64Encoded")),
             remaining_ms=_remaining(context),
             principal=principal,
             uptime_s=self.uptime_s(),
             trace=call.trace,
-            path_rest=value.split("/", 2)[-1] if parameter else "",
+            path_rest=rest.split("/", 2)[-1] if parameter else "",
             edit=self._edit(call, operation),
         )
+        call.principal = self._guard.acting_in(request)
+        if call.principal is not principal:
+            request = replace(request, principal=call.principal)
         self._guard.admit(request)
         request.check_no_body()
         request.check_filled()
@@ -172,15 +177,16 @@ class Application:
         """Return the edit of a request. Raise InvalidRequest for a wrong precondition."""
         if self.function != ADMIN or operation.method == "GET":
             return None
-        from ojs.http.binding.preconditions import edit_of
+        from ojs.http.binding.preconditions import read_edit
 
-        return edit_of(operation, call.headers)
+        return read_edit(operation, call.headers)
 
     def _who(self, call: _Call) -> Principal:
         """Authenticate the caller before other checks. Raise Unauthenticated if that fails."""
         call.closed = self._guard.closed
-        call.principal = principal = self._guard.who(call.event)
-        return principal
+        call.principal = self._guard.who(call.event)
+        call.principal = self._guard.acting(call.principal, call.headers)
+        return call.principal
 
     def _no_route(self, call: _Call, there: Mapping[str, Operation]) -> Reply:
         method, path = call.method, call.event["rawPath"]
@@ -212,6 +218,8 @@ class Application:
             headers["Content-Type"] = client_quirks.media_type(
                 call.headers.get("accept"), call.headers.get("user-agent")
             )
+        if call.principal is not None and call.principal.tenant is not None:
+            answer = self._local(answer, call.operation, call.principal.tenant)
         text = "" if answer.body is None else answer.body
         if not isinstance(text, str):
             text = jsontext.dumps(text)
@@ -225,6 +233,14 @@ class Application:
             "isBase64Encoded": False,
         }
 
+    def _local(self, answer: Reply, operation: Operation | None, tenant: str) -> Reply:
+        """Return the response to a tenant's caller, with local names."""
+        from ojs.http.binding import tenancy
+
+        body = tenancy.answer_out(answer.body, operation, tenant)
+        headers = {name: tenancy.text_out(value, tenant) for name, value in answer.headers.items()}
+        return Reply(body, answer.status, headers, answer.failed)
+
     def _log(self, call: _Call, status: int, code: str | None, cause: Exception | None) -> None:
         # Never the body, the query or values in the path: they may be confidential.
         fields: dict[str, Any] = {
@@ -236,6 +252,8 @@ class Application:
         principal = call.principal
         if principal is not None and principal.name is not None:
             fields |= {"principal": principal.name[:100], "key": principal.key}
+        if principal is not None and principal.tenant is not None:
+            fields["tenant"] = principal.tenant
         if code is not None:
             fields["code"] = code
         # Successes are logged at DEBUG only: storing a line for each request costs about as much as

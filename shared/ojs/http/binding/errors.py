@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ojs.domain.errors import (
+    NoRoom,
     NotStored,
     OjsError,
     QueueFull,
@@ -107,6 +108,10 @@ KINDS: dict[str, ErrorKind] = {
         "Send fewer requests, or ask an operator for a key with a higher max_requests_per_s."),
     "QUEUE_FULL": ErrorKind(429, "OJS-6001",
         "Nothing was stored. Retry after the time in Retry-After. Without it, send fewer jobs."),
+    "TENANT_LIMIT_EXCEEDED": ErrorKind(429, "OJS-6001",
+        "Nothing was stored. Retry after the time in Retry-After, or ask an operator for a higher "
+        "limit."),
+    "tenant_suspended": ErrorKind(403, "OJS-5001", "Ask an operator to activate the tenant."),
     "middleware_refused": ErrorKind(422, "OJS-1000",
         "The message names a rule of this deployment. Correct the job and send it again."),
     "middleware_error": ErrorKind(500, "OJS-7003",
@@ -182,7 +187,7 @@ def body(error: OjsError, request_id: str) -> dict[str, Any]:
             "type": error.code,
             "message": error.message,
             # At the level of the code, not in `details` (ojs-backpressure section 7.1).
-            **(error.queue if isinstance(error, QueueFull) else {}),
+            **(error.shown if isinstance(error, NoRoom) else {}),
             **({"max_batch_size": error.limit} if isinstance(error, TooManyJobs) else {}),
             "retryable": error.retryable,
             "details": error.details,

@@ -16,8 +16,8 @@ _REQUEST_ID = re.compile(r"[\x20-\x7e]{1,128}")
 
 REQUEST_HEADERS = (
     "Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "X-OJS-Producer",
-    "OJS-Block-Timeout", "Idempotency-Key", "Last-Event-ID", "If-Match", "If-None-Match",
-    "traceparent", "tracestate",
+    "OJS-Block-Timeout", "X-OJS-Tenant", "X-OJS-Tenant-ID", "Idempotency-Key", "Last-Event-ID",
+    "If-Match", "If-None-Match", "traceparent", "tracestate",
 )  # fmt: skip
 EXPOSED_HEADERS = (
     "X-Request-Id", "OJS-Version", "X-OJS-Version", "X-OJS-Media-Type", "Location", "Retry-After",

@@ -18,7 +18,7 @@ _LIST = re.compile(rf"{_TAG.pattern}(?:\s*,\s*{_TAG.pattern})*")
 _MATCH, _NONE = "If-Match", "If-None-Match"
 
 
-def edit_of(operation: Operation, headers: Mapping[str, str]) -> Edit | None:
+def read_edit(operation: Operation, headers: Mapping[str, str]) -> Edit | None:
     """Return the edit of a request with its preconditions, or None if it only reads.
 
     Raises:

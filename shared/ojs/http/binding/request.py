@@ -12,7 +12,7 @@ from aws_lambda_powertools import Logger
 from ojs.domain import jsontext
 from ojs.domain.access import KEY_ID, Principal, Scope
 from ojs.domain.delivery.delivery import check_delivery, check_subscription
-from ojs.domain.errors import InvalidPayload, InvalidRequest, forbidden, shorten
+from ojs.domain.errors import InvalidPayload, InvalidRequest, NotFound, forbidden, shorten
 from ojs.domain.job import envelope
 from ojs.domain.job.durable import NAME, STEP_NAME
 from ojs.domain.job.trace import TraceContext
@@ -21,6 +21,7 @@ from ojs.domain.pool.worker import check_worker_id
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
 from ojs.domain.rate_limit import limiter as limits
 from ojs.domain.requests import FILLED
+from ojs.domain.tenants import check_tenant
 from ojs.http import models
 from ojs.http.binding import negotiation
 from ojs.http.binding.query import checked
@@ -69,6 +70,7 @@ _CHECKS: Mapping[str, Callable[[str], str]] = {
     "key": _check_key_id,
     "cron job": envelope.check_queue,
     "workflow": envelope.check_job_id,
+    "tenant": check_tenant,
 }
 
 
@@ -117,6 +119,15 @@ class Request:
         for queue in queues:
             if self.principal.limited and (queue is None or not self.principal.reaches(queue)):
                 raise forbidden()
+
+    def touches_job(self, queue: str, job_id: str) -> None:
+        """Raise PermissionDenied for a job outside the caller's queue scope.
+
+        For a tenant's caller, raise NotFound, as for an unknown job.
+        """
+        if self.principal.tenant is not None and not self.principal.reaches(queue):
+            raise NotFound("job", job_id)
+        self.touches(queue)
 
     def needs(self, scope: Scope) -> None:
         """Raise PermissionDenied if the caller doesn't have this additional scope."""
@@ -182,12 +193,17 @@ class Request:
             return {}
         if self.raw_body:
             negotiation.check_content_type(self.headers.get("content-type"))
-        value = jsontext.loads(self._bytes())
+        value: Any = jsontext.loads(self._bytes())
         if not isinstance(value, dict):
             raise InvalidPayload(
                 "The body must be a JSON object.", details={"reason": "must be a JSON object"}
             )
-        return value
+        if self.principal.tenant is not None:
+            from ojs.http.binding import tenancy
+
+            value = tenancy.body_in(value, self.operation, self.principal.tenant)
+        found: dict[str, Any] = value
+        return found
 
     def parsed(self, model: type[Body]) -> Body:
         """Read the body as `model`, the declared request model of this operation.

@@ -29,8 +29,8 @@ from ojs.domain.errors import (
     MiddlewareError,
     MiddlewareRefusal,
     MiddlewareTimeout,
+    NoRoom,
     OjsError,
-    QueueFull,
 )
 from ojs.domain.job.envelope import JobRequest, Specification
 from ojs.domain.job.idempotency import HEADER, IdempotencyKey
@@ -379,7 +379,7 @@ class BulkPush:
         def run(line: Sequence[int], *, until_full: bool = False) -> None:
             for index in line:
                 outcomes[index] = self._one(index, pushes[index], until_ms, keyed)
-                if until_full and isinstance(outcomes[index], QueueFull):
+                if until_full and isinstance(outcomes[index], NoRoom):
                     return
 
         def side_by_side(indexes: Iterable[int]) -> None:

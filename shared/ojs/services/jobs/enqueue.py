@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from ojs.domain.job.trace import TraceContext
     from ojs.services.jobs.middleware import MiddlewareChain
     from ojs.services.schemas.validate import SchemaValidation
+    from ojs.services.tenants.quotas import TenantQuotas
 
 # Attempts of a push after concurrent updates. With the pauses in between, about 4 seconds.
 _TRIES = 16
@@ -159,6 +160,8 @@ class PushRequest:
     position: str | None = None
     # Minimum retention in seconds of a queue, if its finished jobs identify repeated pushes.
     kept_s: int = 0
+    # The tenants whose limits have counted this push, so that it is counted once if it waits.
+    counted: set[str] = field(default_factory=set)
 
     @cached_property
     def staged(self) -> bool:
@@ -231,13 +234,19 @@ class JobEnqueuer:
         empty_lines: EmptyIndexCache,
         new_queues: NewQueues,
         for_each: ForEach,
+        quotas: Callable[[], TenantQuotas],
         schema_directory: CachedItem,
         schema_validation: Callable[[], SchemaValidation],
         middleware: MiddlewareChain | None = None,
         choose: Callable[[int], int] = random.randrange,
         ended: JobEnded = ends_nothing,
     ) -> None:
-        """Create the service. `ended` is called with each job that a push has cancelled."""
+        """Create the service.
+
+        `ended` is called with each job that a push has cancelled, and `quotas` when a tenant has a
+        record.
+        """
+        self._quotas = quotas
         self._jobs = jobs
         self._ended = ended
         self._permits = permits
@@ -576,6 +585,7 @@ class JobEnqueuer:
             TooManyQueues: The server has the maximum number of queues.
             QueueDraining: A queue is being deleted.
             JobTypeNotAllowed, PermissionDenied: A queue doesn't allow a job.
+            TenantSuspended, TenantLimitExceeded: A tenant doesn't allow the jobs.
             SchemaMismatch: The arguments of a job don't match the schema of its type.
         """
         now_ms = self._clock.now_ms()
@@ -604,6 +614,9 @@ class JobEnqueuer:
             specifications.append(under)
             jobs.append(job)
         warnings = self._check_args(push)
+        tenants = {each.tenant.id: each.tenant for each in queues.values() if each.tenant}
+        if tenants:
+            self._quotas().admit(tenants, jobs, push.counted)
         # If the keys were registered recently, this call writes nothing, because it is cached.
         self._limits.register(registered(jobs))
         return _ResolvedPush(push, jobs, specifications, queues, finish_tags, now_ms, warnings)
@@ -897,6 +910,8 @@ def _with_queue_defaults(
         resolved = envelope.resolve(request, now_ms=now_ms, base=config.retry, prefix=prefix)
     if resolved.timeout_ms is None:
         resolved = replace(resolved, timeout_ms=config.timeout_ms)
+    if queue.tenant is not None:
+        resolved = replace(resolved, priority=queue.tenant.priority(resolved.priority))
     return resolved
 
 

@@ -108,9 +108,9 @@ class JobManagement:
             raise NotFound("job", job_id)
         return record.queue
 
-    def queues_of(self, job_ids: Sequence[str]) -> set[str]:
+    def queues_of(self, job_ids: Sequence[str]) -> dict[str, str]:
         """Return the queues of these jobs by job ID. Jobs that don't exist are skipped."""
-        return {record.queue for record in self._jobs.read_records(job_ids).values()}
+        return {job_id: record.queue for job_id, record in self._jobs.read_records(job_ids).items()}
 
     def record(self, job_id: str) -> Job:
         """Return only the job record, after due time transitions. Raises NotFound."""

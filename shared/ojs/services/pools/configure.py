@@ -99,7 +99,7 @@ class PoolConfiguration:
             uncapped = replace(requested, concurrency=None, limiting=True)
             before = self._pools.save(None, uncapped, list(queues.values()))
             if edit is not None:
-                edit.wrote(before.configuration)
+                edit.note_state(before.configuration)
             queues = self._read(wanted, before, now_ms)
         begins = before is not None and limit is not None and before.concurrency is None
         # Running jobs of the pool's previous queues count too.

@@ -12,6 +12,7 @@ from ojs.domain.queue import config as queue_config
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layers
 from ojs.domain.queue.queue import Queue, QueueState
 from ojs.domain.rate_limit.window import RateWindow
+from ojs.domain.tenants import qualified
 from ojs.records import record
 from ojs.store.permits.rate_window import RateWindowStore
 from ojs.store.permits.semaphore import ConcurrencySemaphore
@@ -184,7 +185,7 @@ class QueueConfiguration:
         if not created:
             raise LostRace([])
         if edit is not None:
-            edit.wrote(queue.layers.own)
+            edit.note_state(queue.layers.own)
         return queue
 
     def usage(self, queue: Queue) -> QueueUsage:
@@ -194,11 +195,13 @@ class QueueConfiguration:
         window = starts.window(queue.config.rate_period_ms or 1, now_ms)
         return QueueUsage(queue, permits, window, now_ms)
 
-    def policy(self) -> Layers:
-        """Return the policy for new queues (`_default`). Empty if none is set."""
-        return self._queues.policy()
+    def policy(self, tenant: str | None = None) -> Layers:
+        """Return the policy for new queues (`_default`), or a tenant's. Empty if none is set."""
+        return self._queues.policy(tenant)
 
-    def set_policy(self, config: object, edit: Edit | None = None) -> Layers:
+    def set_policy(
+        self, config: object, edit: Edit | None = None, tenant: str | None = None
+    ) -> Layers:
         """Change the policy for queues that are created later.
 
         Raises InvalidRequest, and PreconditionFailed for the precondition of `edit`.
@@ -206,12 +209,13 @@ class QueueConfiguration:
         changes = queue_config.parse(config, policy=True)
 
         def change() -> Layers:
-            seen = self._queues.policy().own
+            seen = self._queues.policy(tenant).own
             own = queue_config.merge(seen, changes)
             queue_config.whole(Layers(own))
             if edit is not None:
-                edit.change("queue policy", DEFAULT_QUEUE_POLICY, seen, own)
-            return self._queues.set_policy(seen, own, now_ms=self._clock.now_ms())
+                edit.change("queue policy", qualified(tenant, DEFAULT_QUEUE_POLICY), seen, own)
+            now_ms = self._clock.now_ms()
+            return self._queues.set_policy(seen, own, now_ms=now_ms, tenant=tenant)
 
         return until_won(change)
 

@@ -17,7 +17,6 @@ from ojs.domain.errors import InvalidRequest, SchemaMismatch, shorten
 from ojs.domain.schemas import MAX_ERRORS, Schema, SchemaMode, Version
 from ojs.records import record
 from ojs.store.schemas.schemas import SchemaDirectory, SchemaEntry, SchemaStore
-from ojs.store.table.values import Item
 
 logger = Logger()
 
@@ -93,12 +92,18 @@ class SchemaValidation:
         """Create the service. `schema_mode` is the mode of types without a separate mode."""
         self._schemas = schemas
         self._mode = SchemaMode(schema_mode)
-        self._directory: tuple[Item | None, SchemaDirectory] = (None, SchemaDirectory())
+        self._directory: tuple[Mapping[str, Any] | None, SchemaDirectory] = (
+            None,
+            SchemaDirectory(),
+        )
         # By type, revision in the directory, and version. None: the version is not registered.
         self._compiled: BoundedMap[tuple[str, int, str], list[Validator]] = BoundedMap(_REMEMBERED)
 
     def check(
-        self, directory: Item, contents: Sequence[tuple[str, Mapping[str, Any]]], prefix: str
+        self,
+        directory: Mapping[str, Any],
+        contents: Sequence[tuple[str, Mapping[str, Any]]],
+        prefix: str,
     ) -> dict[int, list[str]]:
         """Check the arguments of jobs.
 
@@ -117,7 +122,7 @@ class SchemaValidation:
             OjsError: A schema can't be read.
         """
         if self._directory[0] is not directory:
-            self._directory = (directory, SchemaDirectory.of(directory))
+            self._directory = (directory, SchemaDirectory.of(dict(directory)))
         entries, warnings, told = self._directory[1].entries, {}, 0
         for index, (job_type, content) in enumerate(contents):
             entry = entries.get(job_type)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ojs.clock import Clock
 from ojs.domain.access import Principal
-from ojs.domain.errors import BAD_CURSOR, InvalidRequest, NotFound, forbidden
+from ojs.domain.errors import BAD_CURSOR, InvalidRequest, NotFound, OjsError, forbidden
 from ojs.domain.ids import UUID7
 from ojs.domain.job.job import Job
 from ojs.domain.job.workflow_step import WorkflowStep
@@ -68,6 +68,11 @@ def _stored(record: WorkflowRecord) -> int:
     return record.graph_state.started & ~record.starting
 
 
+def _refusal(workflow_id: str, caller: Principal) -> OjsError:
+    """Return the error for a workflow out of reach. To another tenant, it does not exist."""
+    return forbidden() if caller.tenant is None else NotFound("workflow", workflow_id)
+
+
 class WorkflowReading:
     """Reads workflows."""
 
@@ -93,7 +98,7 @@ class WorkflowReading:
         if not caller.limited:
             return
         if not self._reaches(self._workflows.definition(workflow_id), caller):
-            raise forbidden()
+            raise _refusal(workflow_id, caller)
 
     def _reaches(self, definition: StoredDefinition, caller: Principal) -> bool:
         return all(map(caller.reaches, definition.queues))
@@ -167,7 +172,7 @@ class WorkflowReading:
         """
         definition, record = self._advance.current(workflow_id)
         if caller.limited and not self._reaches(definition, caller):
-            raise forbidden()
+            raise _refusal(workflow_id, caller)
         graph = definition.graph
         first = _node(cursor)
         begin = bisect_left(graph.jobs, first)

@@ -268,6 +268,7 @@ def _item(key: AccessKey, credential: Credential | None) -> Item:
         "name": key.name,
         "scopes": " ".join(sorted(key.scopes)),
         "queues": None if key.queues is None else " ".join(key.queues),
+        "tenant": key.tenant,
         "created": key.created_ms,
         "expires": key.expires_ms,
         "revoked": key.revoked_ms,
@@ -297,4 +298,5 @@ def _from(item: Item) -> AccessKey:
         role=stored.get("role"),
         max_requests_per_s=stored.get("per_s"),
         old="digest" in stored and "mac" not in stored,
+        tenant=stored.get("tenant"),
     )
