@@ -132,28 +132,28 @@ class EventsAnswer(Answer[_Found]):
     pagination: EventsPagination = EventsPagination.of(_f.listed)
 
 
-class HistoryActor(AsIs):
+class DeploymentActor(AsIs):
     """Who caused an event."""
 
     type: Literal["worker"]
     id: str
 
 
-class HistoryEvent(AsIs):
+class DeploymentEvent(AsIs):
     """Something that happened to a job."""
 
     id: str
     job_id: Id
     event_type: str
     timestamp: Moment
-    actor: HistoryActor = absent()
+    actor: DeploymentActor = absent()
     data: dict[str, Any]
 
 
-class HistoryAnswer(AsIs):
+class DeploymentHistoryAnswer(AsIs):
     """Events of jobs, newest first. A page can be short, or empty, although older events exist."""
 
-    events: list[HistoryEvent]
+    events: list[DeploymentEvent]
     next_cursor: Annotated[str, Field(min_length=1)] = absent("to be passed as `cursor`")
 
 
@@ -276,7 +276,7 @@ def _event(event: Mapping[str, Any]) -> dict[str, Any]:
 @history.endpoint(
     "GET",
     Permission(Scope.ADMIN_READ, QueueScope.FILTER),
-    Success(HistoryAnswer, "Events of jobs, newest first.", sometimes=(_CLAMPED,)),
+    Success(DeploymentHistoryAnswer, "Events of jobs, newest first.", sometimes=(_CLAMPED,)),
     errors=(501,),
     query=_HISTORY,
     derived=True,
