@@ -39,7 +39,7 @@ _KEPT = {
     "an error takes the place of the one before": 1,
     "a dead connection is a defect": 3,
     "keys that were not read are forgotten": 45,
-    "items that were not written are forgotten": 71,
+    "items that were not written are forgotten": 175,
     "a queue is read late": 71,
     "staged writes are repeated": 1,
     "an undone batch gives room back twice": 4,

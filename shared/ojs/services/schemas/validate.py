@@ -88,7 +88,12 @@ def build_validator(schema: Mapping[str, Any]) -> Validator:
 class SchemaValidation:
     """Checks the arguments of new jobs, with the compiled schemas of a container."""
 
-    def __init__(self, *, schemas: SchemaStore, schema_mode: str) -> None:
+    def __init__(
+        self,
+        *,
+        schemas: SchemaStore,
+        schema_mode: str,
+    ) -> None:
         """Create the service. `schema_mode` is the mode of types without a separate mode."""
         self._schemas = schemas
         self._mode = SchemaMode(schema_mode)
