@@ -251,8 +251,7 @@ def _around(job: JobContext) -> Iterator[None]:
         "ojs.job.attempt": job.attempt,
     }
     try:
-        line = (job.id, job.job.raw.get("root_id") or job.id)
-        with tracing.running(job.job.type, job.meta, facts, line):
+        with tracing.running(job.job.type, job.meta, facts):
             yield
     finally:
         contexts._CURRENT.reset(token)  # noqa: SLF001

@@ -32,13 +32,14 @@ HttpAnswer = tuple[int, dict[str, str], bytes]
 Each = Callable[[Callable[[Push], Outcome], Sequence[Push]], list[Any]]
 
 
-class SignedTarget:
-    """A target that receives signed POST requests."""
+class HttpsTarget:
+    """Posts jobs to the endpoints of deliveries. The caller decides about retries."""
 
     def __init__(
         self,
         clock: Clock,
         *,
+        each: Each,
         connector: Connector | None = None,
         limit: Callable[[float], TimeLimit] = TimeLimit,
     ) -> None:
@@ -46,43 +47,14 @@ class SignedTarget:
 
         Args:
             clock: Current time.
+            each: Makes calls in parallel.
             connector: Opens connections. Default: to public addresses only.
-            limit: Creates the time limit of a request from a number of seconds.
+            limit: Creates the time limit of a call from a number of seconds.
         """
-        self._clock = clock
-        self._connector = connector or Connector()
         self._limit = limit
-
-    def _place(self, url: str) -> EndpointAddress:
-        return place(url, loopback=self._connector.loopback)
-
-    def _headers(
-        self, to: EndpointAddress, body: bytes, secrets: Sequence[str], delivery_id: str
-    ) -> dict[str, str]:
-        """Return the headers of all requests, with the signatures."""
-        return {
-            "Host": to.authority,
-            "Content-Type": "application/json",
-            "Accept-Encoding": "identity",
-            "User-Agent": USER_AGENT,
-            "Connection": "close",
-            **signing.signed(
-                secrets,
-                body,
-                delivery_id=delivery_id,
-                url=f"{to.authority}{to.path}",
-                now_ms=self._clock.now_ms(),
-            ),
-        }
-
-
-class HttpsTarget(SignedTarget):
-    """Posts jobs to the endpoints of deliveries. The caller decides about retries."""
-
-    def __init__(self, clock: Clock, *, each: Each, **more: Any) -> None:
-        """Create a target. `each` makes calls in parallel. For `more`, see `SignedTarget`."""
-        super().__init__(clock, **more)
+        self._clock = clock
         self._each = each
+        self._connector = connector or Connector()
 
     def waits_for(self, push: Push, *, delivery: Delivery) -> bool:
         """Return true: the response to the request is the outcome of the job."""
@@ -108,9 +80,7 @@ class HttpsTarget(SignedTarget):
         body = jsontext.dumps(forms.pushed(push)).encode()
         timeout_ms = min(push.timeout_ms, LONGEST_WAIT_MS)
         with self._limit(timeout_ms / 1_000) as limit:
-            found = send_within(
-                limit, timeout_ms, lambda: self._exchange(push, delivery, body, limit)
-            )
+            found = answered(limit, timeout_ms, lambda: self._exchange(push, delivery, body, limit))
         if isinstance(found, NoAnswer):
             verdict = Verdict.FORBIDDEN if found.code == BLOCKED else Verdict.FAULT
             return outcome.trouble(verdict, found.code, found.message)
@@ -129,24 +99,35 @@ class HttpsTarget(SignedTarget):
         The body is read up to its size limit. Redirects are not followed, because their addresses
         are not checked.
         """
-        to = self._place(delivery.endpoint or "")
+        to = place(delivery.endpoint or "", loopback=self._connector.loopback)
         headers = {
+            "Host": to.authority,
+            "Content-Type": "application/json",
             "Accept": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": USER_AGENT,
+            "Connection": "close",
             **signing.named(push),
-            **self._headers(to, body, delivery.signing_secrets, push.delivery_id),
+            **signing.signed(
+                delivery.signing_secrets,
+                body,
+                delivery_id=push.delivery_id,
+                url=f"{to.authority}{to.path}",
+                now_ms=self._clock.now_ms(),
+            ),
         }
         return send_request(self._connector, to, headers, body, limit, MAX_ANSWER_BYTES)
 
 
 @record(frozen=True)
 class NoAnswer:
-    """The reason of a missing response: the code of the error, and its text."""
+    """Why there is no response: the code of the error, and its text."""
 
     code: str
     message: str
 
 
-def send_within(
+def answered(
     limit: TimeLimit, timeout_ms: int, exchange: Callable[[], HttpAnswer]
 ) -> HttpAnswer | NoAnswer:
     """Call `exchange` within a time limit. Return its response, or why there is none."""

@@ -61,7 +61,6 @@ class DeadLetterFilter(Filter):
     request = FilterRequest
     conditions: ClassVar = {
         "queue": conditions.QUEUE,
-        "tenant": conditions.TENANT,
         "type": conditions.TYPE,
         "error_type": Condition(
             lambda job, name: name == (job.error_type or UNKNOWN_TYPE),
@@ -99,8 +98,7 @@ class DeadLetterFilter(Filter):
         return job.dead_letter and super().matches_record(job)
 
 
-# The tenant is the caller's. No request contains it.
-all_applied(FilterRequest, DeadLetterFilter.conditions.keys() - {"tenant"})
+all_applied(FilterRequest, DeadLetterFilter.conditions)
 EVERYTHING = DeadLetterFilter()
 
 

@@ -63,9 +63,7 @@ class ActionLog:
         finally:
             if not 400 <= status < 500:
                 actions = self._current().actions
-                actions.add(
-                    request.principal, operation.id, operation.method, path, status, request.edit
-                )
+                actions.add(request.principal, operation.id, operation.method, path, status)
         return answer
 
 

@@ -144,8 +144,7 @@ class StepStarts:
             stored, write = self._workflows.replacing(found, current)
             return [write]
 
-        templates = definition.templates if before is None else ()
-        alongside = TransactionExtras([write], steps=steps, templates=templates, again=again)
+        alongside = TransactionExtras([write], steps=steps, again=again)
         try:
             self._enqueue.store(replace(push, ids=ids, alongside=alongside), 0)
         except StaleRead:

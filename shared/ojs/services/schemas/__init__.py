@@ -1,1 +1,0 @@
-"""Registers schemas of job arguments, and checks arguments."""

@@ -1,1 +1,0 @@
-"""Tenants: their records, and the quotas of their pushes."""

@@ -1,1 +1,0 @@
-"""Storage of schemas of job arguments."""
