@@ -121,7 +121,7 @@ class HttpsTarget:
 
 @record(frozen=True)
 class NoAnswer:
-    """Why there is no response: the code of the error, and its text."""
+    """Why a response is missing: the code of the error, and its text."""
 
     code: str
     message: str

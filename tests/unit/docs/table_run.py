@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from dataclasses import replace
 from typing import Any, cast
 
@@ -59,10 +60,17 @@ class _Client:
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
+        # Services call it from several threads, and a call of the table is atomic.
+        self._lock = threading.RLock()
 
     def __getattr__(self, name: str) -> Any:
         operation = getattr(self._memory, name)
-        return lambda **arguments: operation(arguments)
+
+        def call(**arguments: Any) -> Any:
+            with self._lock:
+                return operation(arguments)
+
+        return call
 
 
 class _Secret:
