@@ -8,9 +8,34 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cli import dead, erase, events, jobs, keys, outbox, prove, queues, status, tidy, workflows
+from cli import (
+    actions,
+    completion,
+    config,
+    dead,
+    erase,
+    events,
+    jobs,
+    keys,
+    operate,
+    outbox,
+    prove,
+    queues,
+    resources,
+    schemas,
+    status,
+    tenants,
+    tidy,
+    workflows,
+)
 from cli.output import note
 from cli.target import CommandError, Exit
+
+# A module with commands has a function `add`. To add a command, add its module here.
+MODULES = (
+    status, jobs, operate, erase, dead, workflows, queues, tenants, resources, config, actions,
+    events, keys, schemas, outbox, tidy, prove, completion,
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,9 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Operate an OJS backend on AWS. docs/terminal.md describes all commands.",
     )
     commands = parser.add_subparsers(required=True, metavar="command")
-    for each in (status, jobs, erase, dead, workflows, queues, events, keys, outbox, tidy, prove):
+    for each in MODULES:
         each.add(commands)
-    parser.set_defaults(server=None)
+    parser.set_defaults(server=None, parser=parser)
     options = parser.parse_args(arguments)
     # CDK and the AWS CLI read AWS_REGION. The Python SDK reads AWS_DEFAULT_REGION only.
     if region := os.environ.get("AWS_REGION"):

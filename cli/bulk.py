@@ -77,7 +77,10 @@ def _list(server: Server, options: argparse.Namespace) -> None:
     names = ("id", "action", "state", "matched", "succeeded", "failed", "started_at")
     output.print_table(
         columns,
-        [(*(each[name] for name in names), output.compact(each["filter"])) for each in found],
+        [
+            (*(_told(each, name) for name in names), output.compact(each["filter"]))
+            for each in found
+        ],
     )
 
 
@@ -92,6 +95,11 @@ def confirm(question: str, options: argparse.Namespace) -> None:
     print(f"{output.printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandError("cancelled; nothing was changed")
+
+
+def _told(operation: Any, name: str) -> Any:
+    """Return a cell of the list. A dry run changes nothing, so that it isn't completed."""
+    return "dry run" if name == "state" and operation.get("dry_run") else operation[name]
 
 
 def follow(read: Read, begun: Any, total: int | None = None) -> Any:

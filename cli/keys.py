@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 from cli import target
-from cli.output import printable
+from cli.output import add_json, printable
 
 if TYPE_CHECKING:
     import argparse
@@ -48,9 +48,12 @@ def add(commands: Any) -> None:
         create.add_argument(
             "--expires", metavar="WHEN", help="expiry time: RFC 3339, or +P90D; default: never"
         )
+        create.add_argument(
+            "--max-requests-per-s", type=int, metavar="N",
+            help="limit of requests per second; default: none",
+        )  # fmt: skip
         create.set_defaults(run=_create, role=None)
         listed = actions.add_parser("list", help=f"list all {what}, without secrets")
-        listed.add_argument("--json", action="store_true", help="print JSON, one object per line")
         listed.set_defaults(run=_list, only_roles=what == "roles")
         revoke = actions.add_parser("revoke", help="revoke one")
         revoke.add_argument("id", help=f"ID, as shown by `{what} list`")
@@ -59,20 +62,30 @@ def add(commands: Any) -> None:
         )
         revoke.set_defaults(run=_revoke)
         for each in (create, listed, revoke):
+            add_json(each)
             target.add_arguments(each)
 
 
 def _create(options: argparse.Namespace) -> None:
-    server, limits = target.server(options), {}
+    limits = {}
+    if options.tenant is not None:
+        # The key's tenant. Only a caller without a tenant can create keys.
+        limits["tenant"], options.tenant = options.tenant, None
+    server = target.server(options)
     if options.queue:
         limits["queues"] = options.queue
     if options.expires:
         limits["expires_at"] = options.expires
+    if options.max_requests_per_s is not None:
+        limits["max_requests_per_s"] = options.max_requests_per_s
     if options.role is not None:
         made = server.create_role(options.name, options.role, options.scope, **limits)
-        print(printable(_line(made["key"])))
+        print(json.dumps(made) if options.json else printable(_line(made["key"])))
         return
     made = server.create_key(options.name, options.scope, **limits)
+    if options.json:
+        print(json.dumps(made))
+        return
     print(printable(_line(made["key"])), file=sys.stderr)
     print(made["secret"])
 
@@ -90,6 +103,9 @@ def _revoke(options: argparse.Namespace) -> None:
         raise target.CommandError("id: must have letters and digits only", target.Exit.USAGE)
     made: Literal["revoke"] | None = "revoke" if options.made else None
     answer = target.server(options).revoke_key(options.id, made=made)
+    if options.json:
+        print(json.dumps(answer))
+        return
     print(printable(_line(answer["key"])))
     for each in answer.get("also_revoked", ()):
         print(printable(f"{each}  also revoked"))
@@ -107,6 +123,8 @@ def _line(key: dict[str, Any]) -> str:
         if field in key
     ]
     parts = [key["id"], key["state"], key["name"], ",".join(key["scopes"]), queues, *times]
+    if "tenant" in key:
+        parts.append(f"tenant {key['tenant']}")
     if "role" in key:
         parts.append(key["role"])
     return "  ".join(parts)

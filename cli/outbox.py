@@ -25,6 +25,7 @@ def add(commands: Any) -> None:
         "credentials",
     )
     replay.add_argument("table", metavar="NAME", help="name of the table")
+    output.add_json(replay)
     replay.set_defaults(run=_run)
 
 
@@ -35,7 +36,10 @@ def _run(options: argparse.Namespace) -> None:
         sent, failed = _replay(options.table)
     except (BotoCoreError, ClientError) as error:
         raise CommandError(f"AWS: {error}") from None
-    print(f"{output.number(sent, 'item')} sent to the relay, {failed} can't be stored now")
+    if options.json:
+        output.as_json({"sent": sent, "failed": failed})
+    else:
+        print(f"{output.number(sent, 'item')} sent to the relay, {failed} can't be stored now")
     if failed:
         raise CommandError("a queue is full, or the table throttles requests", Exit.BUSY)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cli import output, target
+from cli import bulk, output, target
 from cli.jobs import add_limit, listed
+from cli.target import CommandError, Exit
+from ojs_aws.client.call import place
 
 if TYPE_CHECKING:
     import argparse
@@ -31,6 +33,9 @@ def add(commands: Any) -> None:
     ):
         parser = commands.add_parser(verb, help=does)
         parser.add_argument("queue", nargs="+", type=target.name, help="name of a queue")
+        parser.add_argument(
+            "--yes", "-y", action="store_true", help="don't ask before a missing queue is created"
+        )
         output.add_json(parser)
         target.add_arguments(parser)
         parser.set_defaults(run=partial(_run, verb))
@@ -55,8 +60,22 @@ def _list(options: argparse.Namespace) -> None:
 def _run(verb: str, options: argparse.Namespace) -> None:
     server = target.server(options)
     for name in options.queue:
+        if not options.yes:
+            _check(server, verb, name, options)
         answer = server.pause_queue(name) if verb == "pause" else server.resume_queue(name)
         if options.json:
             output.as_json(answer["queue"])
         else:
             print(output.printable(f"{answer['queue']['name']} is {answer['queue']['state']}"))
+
+
+def _check(server: target.Server, verb: str, name: str, options: argparse.Namespace) -> None:
+    """Ask for confirmation if a queue doesn't exist: its name can be mistyped."""
+    try:
+        server.ask("GET", place("admin/queues/{}", name))
+    except CommandError as error:
+        if error.status is Exit.NOT_ALLOWED:
+            return  # a key can be allowed to pause, but not to read
+        if error.status is not Exit.NOT_FOUND:
+            raise
+        bulk.confirm(f"Queue '{name}' doesn't exist. Create it, to {verb} it?", options)

@@ -49,7 +49,13 @@ class Server(Client):
     second key.
     """
 
-    def __init__(self, url: str, key: str | None = None, signer: Signer | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        signer: Signer | None = None,
+        tenant: str | None = None,
+    ) -> None:
         """Create a client. `key` is None without authentication, or with signed requests.
 
         Raises CommandError.
@@ -57,7 +63,9 @@ class Server(Client):
         from httpx import InvalidURL
 
         try:
-            super().__init__(url, key=key, iam=signer or False, retry=RetryPolicy(tries=1))
+            super().__init__(
+                url, key=key, iam=signer or False, tenant=tenant, retry=RetryPolicy(tries=1)
+            )
         except (ValueError, InvalidURL) as error:
             raise CommandError(f"can't use {url}: {error}", Exit.UNREACHABLE) from None
 
@@ -78,6 +86,13 @@ class Server(Client):
     def ask(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """Send a request that the library has no method for. Raises CommandError."""
         return self.run(Call(method, path, json_object, body, query))
+
+    def edit(
+        self, method: str, path: str, body: Any = None, *, etag: str | None, new: bool = False
+    ) -> Any:
+        """Change a configuration that has this ETag, or create it. Raises CommandError."""
+        headers = {"If-None-Match": "*"} if new else {"If-Match": f'"{etag}"'} if etag else {}
+        return self.run(Call(method, path, json_object, body, {}, headers))
 
 
 @contextmanager
@@ -155,10 +170,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "would be visible to other users of the machine",
     )
 
+    parser.add_argument(
+        "--tenant", metavar="ID", help="tenant to act for (default: that of the key, or none)"
+    )
+
 
 def server(options: argparse.Namespace) -> Server:
     """Return the server of the options. Close `options.server`. Raises CommandError."""
-    options.server = found = Server(*place_of(options))
+    options.server = found = Server(*place_of(options), options.tenant)
     return found
 
 

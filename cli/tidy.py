@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from cli import target
+from cli import output, target
 
 if TYPE_CHECKING:
     import argparse
@@ -21,6 +21,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--stage", required=True, help="name of the deployment")
     parser.add_argument("--dry-run", action="store_true", help="count them, and delete nothing")
+    output.add_json(parser)
     parser.set_defaults(run=_run)
 
 
@@ -40,5 +41,9 @@ def _run(options: argparse.Namespace) -> None:
         done = Tidy(leftovers, time.sleep).run(remove=not options.dry_run)
     except (BotoCoreError, ClientError, OjsError) as error:
         raise target.CommandError(f"AWS: {error}") from None
+    if options.json:
+        told = {"checked": done.parts, "removed": done.removed, "dry_run": options.dry_run}
+        output.as_json(told)
+        return
     what = "would be deleted" if options.dry_run else "deleted"
     print(f"{done.parts} parts of jobs and cron jobs checked, {done.removed} {what}")

@@ -46,7 +46,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ojs_aws.client.call import Answer, Call, json_object, place
+from ojs_aws.client.call import Answer, Call, if_match_header, json_object, place
 from ojs_aws.client.method import Method
 
 
@@ -89,6 +89,9 @@ def _method(operation: Operation) -> str:
             taken.append(f"{other}: str")
             about.append(f"{other}: Name of the {other}.")
         sent[1] = f'place("{PARAMETER.sub("{}", path)}", {", ".join(names)})'
+    if operation.versioned and operation.method != "GET":
+        taken.append("*, if_match: str | None = None")
+        about.append("if_match: `etag` of the configuration as read. Another one is an ApiError.")
     fields = {} if operation.request is None else operation.request.model_fields
     if operation.request not in (None, NoOptions):
         body = "body"
@@ -106,6 +109,8 @@ def _method(operation: Operation) -> str:
         sent.append("query=query")
     elif operation.method == "POST":
         sent.append("{}")
+    if operation.versioned and operation.method != "GET":
+        sent.append("headers=if_match_header(if_match)")
     if operation.method == "POST" and not operation.id.startswith(REPEATABLE):
         sent.append("repeatable=False")
     name = NAMES.get(operation.id, operation.id)

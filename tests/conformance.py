@@ -36,6 +36,7 @@ CLAIMED = (
     "ext-durable-execution",
     "ext-fair-scheduling",
     "ext-graceful-shutdown",
+    "ext-multi-tenancy",
     "ext-observability",
     "ext-progress",
     "ext-rate-limiting",

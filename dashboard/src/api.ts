@@ -1,5 +1,6 @@
 // Requests to the API, with the key of this tab.
 import { box } from "./box";
+import { iso, spanMs } from "./format";
 
 // Responses differ by operation. Pages read the fields that they show and show a missing field as –.
 // eslint-disable-next-line @typescript-eslint/no-explicit-any
@@ -136,10 +137,20 @@ export async function served(): Promise<Served> {
   return answer.json();
 }
 
-/** Parses a rate such as `100 / PT1M` into a limit and its period. Throws an ApiError for the field. */
-export function parsedLimit(text: string): Json {
-  const [limit, period] = text.split("/").map((part) => part.trim());
-  if (!period || !/^\d+$/.test(limit ?? ""))
-    throw new ApiError(0, "invalid rate", "", { field: "rate", reason: "must be a number and a period, for example 100 / PT1M" });
-  return { limit: Number(limit), period };
+/** A field that the page rejects, as the server would. */
+export const invalid = (field: string, reason: string) => new ApiError(0, `${field} ${reason}`, "", { field, reason });
+
+/** Parses `90s` or `2h 30m` for the server. ISO 8601 durations are unchanged. */
+export function parsedSpan(text: string, field: string, unit: "iso" | "s" | "ms" = "iso"): Json {
+  const ms = spanMs(text);
+  if (ms === undefined && unit === "iso" && text.startsWith("P")) return text;
+  if (ms === undefined) throw invalid(field, "must be a duration, for example 90s, 5m, or 2h 30m");
+  return unit === "iso" ? iso(ms) : unit === "s" ? ms / 1_000 : ms;
+}
+
+/** Parses a rate such as `100 per 1m` into a limit and its period. */
+export function parsedLimit(text: string, field = "rate"): Json {
+  const [, limit, period] = /^(\d+)\s*(?:\/|per)\s*(.+)$/.exec(text) ?? [];
+  if (!period) throw invalid(field, "must be a number and a period, for example 100 per 1m");
+  return { limit: Number(limit), period: parsedSpan(period, field) };
 }

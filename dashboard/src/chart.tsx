@@ -15,13 +15,16 @@ export interface Line {
 
 const DAY_S = 86_400;
 
-/** A time on the axis: a date if the step is a day or more, a time of day otherwise. */
+/** A time on the axis: a date at midnight and if the step is a day or more, a time of day otherwise. */
 function clock(atS: number, stepS: number): string {
   const date = new Date(atS * 1_000);
-  return stepS >= DAY_S
+  return stepS >= DAY_S || !(date.getHours() + date.getMinutes())
     ? date.toLocaleDateString([], { day: "numeric", month: "short" })
     : date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 }
+
+// The steps of the axis. Above two days each label is a date.
+const STEPS_S = [60, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 14_400, 21_600, DAY_S, 2 * DAY_S, 7 * DAY_S, 30 * DAY_S];
 
 /** Values without runs of zeros, so that a line on the axis does not cover the other lines. */
 const withoutZeros = (values: number[]) =>
@@ -47,7 +50,7 @@ export function Chart(props: { label: string; times: number[]; lines: Line[]; he
         legend: { show: false },
         padding: [null, 30, null, null],
         scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
-        axes: [{ ...axis, size: 30, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step)) }, { ...axis, size: 48, values: (_, ticks) => ticks.map((tick) => short(tick)) }],
+        axes: [{ ...axis, size: 30, incrs: times.at(-1)! - times[0]! > 2 * DAY_S ? STEPS_S.filter((step) => step >= DAY_S) : STEPS_S, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step)) }, { ...axis, size: 48, values: (_, ticks) => ticks.map((tick) => short(tick)) }],
         series: [
           {},
           ...lines.map((line) => ({

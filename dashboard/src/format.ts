@@ -31,6 +31,36 @@ export function duration(ms: number): string {
   return parts.join(" ");
 }
 
+const SIZES: Record<string, number> = { ms: 1, s: 1_000, m: 60_000, min: 60_000, h: 3_600_000, d: 86_400_000, w: 604_800_000 };
+const ISO = /^P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?$/;
+
+/** The milliseconds of `90s`, `2h 30m`, or an ISO 8601 duration; undefined for other texts. */
+export function spanMs(text: string): number | undefined {
+  const iso = ISO.exec(text)?.slice(1);
+  if (iso?.some(Boolean)) return iso.reduce((sum, count, i) => sum + Number(count ?? 0) * SIZES["wdhms"[i]!]!, 0);
+  const parts = [...text.matchAll(/\s*(\d+(?:\.\d+)?)\s*(ms|min|[smhdw])/gy)];
+  if (!parts.length || parts.map(([all]) => all).join("") !== text) return undefined;
+  return Math.round(parts.reduce((sum, [, count, unit]) => sum + Number(count) * SIZES[unit!]!, 0));
+}
+
+const split = (ms: number) => [[86_400_000, "d"], [3_600_000, "h"], [60_000, "m"], [1_000, "s"], [1, "ms"]].map(([size, unit]) => {
+  const count = Math.floor(ms / (size as number));
+  ms -= count * (size as number);
+  return [count, unit] as [number, string];
+});
+
+/** `2h 30m`: a duration as people write it, without loss. */
+export const span = (ms: number) => split(ms).filter(([count]) => count).map((part) => part.join("")).join(" ") || "0s";
+
+/** An ISO 8601 duration as people write it. Other texts are unchanged. */
+export const written = (iso: string) => (spanMs(iso) === undefined ? iso : span(spanMs(iso)!));
+
+export function iso(ms: number): string {
+  const [d, h, m, s, rest] = split(ms).map(([count]) => count) as [number, number, number, number, number];
+  const time = `${h ? `${h}H` : ""}${m ? `${m}M` : ""}${s || rest ? `${s + rest / 1_000}S` : ""}`;
+  return `P${d ? `${d}D` : ""}${time ? `T${time}` : d ? "" : "T0S"}`;
+}
+
 export function ago(at: number, now: number): string {
   const ms = now - at;
   if (Math.abs(ms) < 1_000) return "now";

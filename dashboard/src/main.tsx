@@ -4,7 +4,7 @@ import { ApiError, call, can, get, key, me, refused, remember, served, type Serv
 import { useBox } from "./box";
 import { live, start } from "./socket";
 import { go, href, useRoute } from "./route";
-import { Asking, Empty, ErrorText, Page, PRODUCT, Told } from "./ui";
+import { Asking, Empty, ErrorText, Full, Page, PRODUCT, Told } from "./ui";
 import { flip, theme } from "./theme";
 import { SignIn } from "./pages/signin";
 import { Overview } from "./pages/overview";
@@ -21,6 +21,8 @@ import { Limits } from "./pages/limits";
 import { Events } from "./pages/events";
 import { Keys } from "./pages/keys";
 import { Audit } from "./pages/audit";
+import { Tenants } from "./pages/tenants";
+import { Webhooks } from "./pages/webhooks";
 import { Settings } from "./pages/settings";
 import "./style.css";
 
@@ -46,12 +48,14 @@ const GROUPS: [string, Entry[]][] = [
     { path: "workers", name: "Workers", page: Workers },
     { path: "pools", name: "Worker pools", page: Pools },
     { path: "deliveries", name: "Push deliveries", page: Deliveries },
+    { path: "webhooks", name: "Webhooks", page: Webhooks },
     { path: "limits", name: "Rate limits", page: Limits },
   ]],
   ["System", [
     { path: "events", name: "Events", page: Events },
     { path: "audit", name: "Audit log", page: Audit },
     { path: "keys", name: "Access keys", page: Keys },
+    { path: "tenants", name: "Tenants", page: Tenants },
     { path: "settings", name: "Settings", page: Settings },
   ]],
 ];
@@ -134,6 +138,7 @@ function Frame({ authorizer }: { authorizer: string }) {
       <Content />
       <Told />
       <Asking />
+      <Full />
     </div>
   );
 }

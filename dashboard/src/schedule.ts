@@ -10,18 +10,33 @@ const whole = (text: string) => /^\d{1,2}$/.test(text);
 const step = (text: string) => /^\*\/(\d{1,2})$/.exec(text)?.[1];
 const two = (text: string) => text.padStart(2, "0");
 
+const MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"];
+
 function dayName(text: string): string | undefined {
   return DAYS[/^[0-7]$/.test(text) ? Number(text) % 7 : SHORT.indexOf(text.toUpperCase())];
 }
 
+const monthName = (text: string) => MONTHS[whole(text) ? Number(text) - 1 : MONTHS.findIndex((name) => name.slice(0, 3).toUpperCase() === text.toUpperCase())];
+const joined = (all: string[]) => (all.length < 2 ? all.join("") : `${all.slice(0, -1).join(", ")} and ${all.at(-1)}`);
+
+/** A field that lists values and ranges, in words. */
+function listed(field: string, name: (text: string) => string | undefined): string | undefined {
+  const parts = field.split(",").map((part) => {
+    const ends = part.split("-").map(name);
+    return ends.length > 2 || ends.some((end) => !end) ? undefined : ends.join(" to ");
+  });
+  return parts.includes(undefined) ? undefined : joined(parts as string[]);
+}
+
 function days(ofMonth: string, month: string, ofWeek: string): string | undefined {
-  if (month !== "*") return undefined;
-  if (ofMonth === "*" && ofWeek === "*") return "Daily";
-  if (whole(ofMonth) && ofWeek === "*") return `Day ${Number(ofMonth)} of the month`;
-  if (ofMonth !== "*") return undefined;
-  const names = ofWeek.split("-").map(dayName);
-  if (names.length > 2 || names.some((name) => !name)) return undefined;
-  return names.length === 2 ? `${names[0]} to ${names[1]}` : names[0];
+  const months = month === "*" ? "" : listed(month, monthName);
+  if (months === undefined || (ofMonth !== "*" && ofWeek !== "*")) return undefined;
+  const during = months && ` in ${months}`;
+  if (ofMonth === "*" && ofWeek === "*") return `Daily${during}`;
+  if (ofMonth === "L") return `Last day of ${months || "the month"}`;
+  const text = ofMonth === "*" ? listed(ofWeek, dayName) : listed(ofMonth, (day) => (whole(day) ? String(Number(day)) : undefined));
+  if (!text) return undefined;
+  return ofMonth === "*" ? text + during : `Day ${text} of ${months || "the month"}`;
 }
 
 /** `0 9 * * MON-FRI` as `Monday to Friday at 09:00`; undefined for other forms. */
@@ -36,7 +51,13 @@ export function described(expression: string): string | undefined {
   const day = days(...rest);
   if (!day) return undefined;
   if (whole(minute) && whole(hour)) return `${day} at ${two(hour)}:${two(minute)}`;
-  if (day !== "Daily") return undefined;
+  const clocks = listed(hour, (text) => (whole(text) && whole(minute) ? `${two(text)}:${two(minute)}` : undefined));
+  if (clocks && !hour.includes("-")) return `${day} at ${clocks}`;
+  if (clocks) return `${day}, hourly from ${clocks}`;
+  const within = listed(hour, (text) => (whole(text) ? `${two(text)}:00` : undefined));
+  const often = minute === "*" ? "every minute" : step(minute) && 60 % Number(step(minute)) === 0 ? `every ${step(minute)} min` : undefined;
+  if (often && within && !hour.includes(",")) return `${day}, ${often} ${hour.includes("-") ? `from ${within.replace(/:00$/, ":59")}` : `from ${within} to ${two(hour)}:59`}`;
+  if (day !== "Daily") return often && hour === "*" ? `${day}, ${often}` : undefined;
   if (hour === "*") return minute === "*" ? "Every minute" : step(minute) && 60 % Number(step(minute)) === 0 ? `Every ${step(minute)} min` : whole(minute) ? `Hourly at :${two(minute)}` : undefined;
   const hours = step(hour);
   return hours && 24 % Number(hours) === 0 && whole(minute) ? `Every ${hours} h at :${two(minute)}` : undefined;

@@ -1,9 +1,9 @@
 // Components that all pages use.
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
-import { ApiError, can, type Json, me } from "./api";
+import { ApiError, can, type Json, me, parsedSpan } from "./api";
 import { box, useBox } from "./box";
-import { ago, duration, json, label, moment, number, plural } from "./format";
+import { ago, duration, json, label, moment, number, plural, spanMs } from "./format";
 import { now, type Read } from "./live";
 import { href, place } from "./route";
 
@@ -114,8 +114,11 @@ export function State({ of }: { of: string | undefined }) {
   return <span class="state" data-state={known ? text.toLowerCase() : "unknown"}><bdi>{known ? label(text.toLowerCase()) : text}</bdi></span>;
 }
 
+// Longer texts of a cell get the focus, because a column can cut them.
+const SHORT = 20;
+
 export function Text({ children }: { children: string | undefined | null }) {
-  return children ? <bdi class="text">{children}</bdi> : <span class="dim">–</span>;
+  return children ? <bdi class="text" tabIndex={children.length > SHORT ? 0 : undefined}>{children}</bdi> : <span class="dim">–</span>;
 }
 
 export function Link(props: { to: string; children: Children; class?: string }) {
@@ -124,14 +127,14 @@ export function Link(props: { to: string; children: Children; class?: string }) 
 
 /** A link to a job. Its text is the end of the ID, because IDs start alike. */
 export const JobLink = ({ id }: { id: string }) => (
-  <a href={href(`/jobs/${encodeURIComponent(id)}`)} class="mono" title={id}><bdi>{id.slice(-12)}</bdi></a>
+  <a href={href(`/jobs/${encodeURIComponent(id)}`)} class="mono id" data-full={id}><bdi>{id.slice(-12)}</bdi></a>
 );
 
 export const QueueLink = ({ name }: { name: string }) => (
   <Link to={`/queues/${encodeURIComponent(name)}`}>{name}</Link>
 );
 
-export function Count(props: { of: number | undefined; to?: string; label: string; tone?: string; note?: Children }) {
+export function Count(props: { of: number | undefined; to?: string; label: string; tone?: string; note?: Children; current?: boolean }) {
   const value = props.of === undefined ? "–" : number(props.of);
   const inside = (
     <>
@@ -140,7 +143,7 @@ export function Count(props: { of: number | undefined; to?: string; label: strin
       {props.note && <span class="dim">{props.note}</span>}
     </>
   );
-  return props.to ? <a class="number" href={href(props.to)}>{inside}</a> : <div class="number">{inside}</div>;
+  return props.to ? <a class="number" href={href(props.to)} aria-current={props.current ? "true" : undefined}>{inside}</a> : <div class="number">{inside}</div>;
 }
 
 export function Meter(props: { value: number; of: number; label: string; named?: boolean }) {
@@ -263,8 +266,6 @@ export interface Column<Row> {
   /** The server's name of this order. The server then sorts the whole list. */
   order?: string;
   right?: boolean;
-  /** Hidden on narrow screens. */
-  wide?: boolean;
 }
 
 export function Table<Row>(props: {
@@ -280,6 +281,8 @@ export function Table<Row>(props: {
   order?: { now: string; want: (order: string) => void };
   /** Whether the list has more rows than these. A sorted column then shows a note. */
   part?: boolean;
+  /** Called with the rows in the order that is shown. */
+  seen?: (rows: Row[]) => void;
 }) {
   const [sort, setSort] = useState<{ name: string; down: boolean } | null>(null);
   const by = props.columns.find((column) => column.name === sort?.name)?.by;
@@ -291,9 +294,14 @@ export function Table<Row>(props: {
       return sign * (typeof x === "string" ? x.localeCompare(String(y)) : x - Number(y));
     });
   }
+  props.seen?.(rows);
   if (!rows.length) return <>{props.empty ?? <Empty title="No entries" />}</>;
   const { chosen, choose } = props;
   const all = chosen && rows.every((row) => chosen.has(props.id(row)));
+  const sortBy = (name: string) => {
+    if (props.order) props.order.want(name);
+    else setSort(name ? { name, down: !!props.columns.find((column) => column.name === name)?.right } : null);
+  };
   const flip = (id: string) => {
     const next = new Set(chosen);
     if (!next.delete(id)) next.add(id);
@@ -301,6 +309,12 @@ export function Table<Row>(props: {
   };
   return (
     <div class="table" tabIndex={0} role="region" aria-label={props.label}>
+      <label class="order">Sort by{" "}
+        <select value={props.order?.now ?? sort?.name ?? ""} onChange={(event) => sortBy(event.currentTarget.value)}>
+          {!props.order && <option value="">Order of the list</option>}
+          {props.columns.filter((column) => (props.order ? column.order : column.by)).map((column) => <option key={column.name} value={column.order ?? column.name}>{column.name}</option>)}
+        </select>
+      </label>
       {sort && props.part && <p class="dim" role="note">Only the {number(rows.length)} loaded rows are sorted by {sort.name}. The list has more rows.</p>}
       <table>
         <caption class="hidden">{props.label}</caption>
@@ -339,7 +353,7 @@ export function Table<Row>(props: {
                   <input type="checkbox" aria-label={`Select ${props.id(row)}`} checked={chosen!.has(props.id(row))} onChange={() => flip(props.id(row))} />
                 </td>
               )}
-              {props.columns.map((column) => <td key={column.name} class={classes(column)}>{column.cell(row)}</td>)}
+              {props.columns.map((column) => <td key={column.name} class={classes(column)} data-name={column.name}><div>{column.cell(row)}</div></td>)}
             </tr>
           ))}
         </tbody>
@@ -348,8 +362,32 @@ export function Table<Row>(props: {
   );
 }
 
-const classes = (column: { right?: boolean; wide?: boolean }) =>
-  [column.right && "right", column.wide && "wide"].filter(Boolean).join(" ") || undefined;
+const classes = (column: { right?: boolean }) => (column.right ? "right" : undefined);
+
+// The parts of a cell that can be cut.
+const CUT = "td :is(.text, .cut, a > bdi, button > bdi, code > bdi), .facet bdi";
+
+/** Shows the full text of a name that is cut, while it has the pointer or the focus. Escape hides it. */
+export function Full() {
+  const [shown, show] = useState<{ text: string; left: number; top: number } | null>(null);
+  useEffect(() => {
+    const find = ({ target }: { target: EventTarget | null }) => {
+      if (!(target instanceof Element)) return;
+      if (target.closest(".full")) return;
+      const of = target.closest("[data-full]") ?? target.closest(CUT) ?? (target.matches("a, button") ? target.querySelector(CUT) : null);
+      if (!(of instanceof HTMLElement) || !(of.dataset.full || of.scrollWidth > of.clientWidth)) return show(null);
+      const { left, bottom } = of.getBoundingClientRect();
+      show({ text: of.dataset.full ?? of.textContent!, left: Math.max(8, Math.min(left, innerWidth - 340)), top: bottom });
+    };
+    const hide = (event: Event) => { if (!(event instanceof KeyboardEvent) || event.key === "Escape") show(null); };
+    // A link that gets the focus can scroll.
+    const scrolled = () => find({ target: document.activeElement });
+    const heard = [["pointerover", find], ["focusin", find], ["focusout", hide], ["keydown", hide], ["scroll", scrolled]] as const;
+    for (const [name, on] of heard) addEventListener(name, on, true);
+    return () => { for (const [name, on] of heard) removeEventListener(name, on, true); };
+  }, []);
+  return shown && <div class="full" role="tooltip" ref={(at) => { if (at) { at.style.left = `${shown.left}px`; at.style.top = `${shown.top}px`; } }}><bdi>{shown.text}</bdi></div>;
+}
 
 // --- actions ---------------------------------------------------------------------------------
 
@@ -368,7 +406,8 @@ export function Act(props: {
   const needs = props.needs ?? "admin:write";
   const allowed = can(needs);
   const [busy, set] = useState(false);
-  const press = async () => {
+  const press = async (event: Event) => {
+    opener = event.currentTarget as HTMLElement;
     set(true);
     try {
       await props.on();
@@ -453,7 +492,9 @@ export interface Question {
   label: string;
   help?: string;
   value?: string;
-  kind?: "text" | "number" | "json" | "choice" | "list" | "check";
+  /** `span` is a duration in the `unit` of the server. `later` is a time, or a duration from now. */
+  kind?: "text" | "number" | "json" | "choice" | "list" | "check" | "span" | "later";
+  unit?: "iso" | "s" | "ms";
   choices?: [string, string][];
   required?: boolean;
 }
@@ -464,6 +505,8 @@ interface Asked {
   button: string;
   danger?: boolean;
   questions?: Question[];
+  /** Shown below the fields, with their current values. */
+  watch?: (answers: Record<string, string>) => Children;
   /** Handles the answers. If it throws an ApiError, the error is shown at its field. */
   act: Acting;
   /** The label of the button that closes the dialog. */
@@ -474,6 +517,8 @@ interface Asked {
 type Acting = (answers: Record<string, string>) => Promise<Asked | void>;
 
 const asked = box<Asked | null>(null);
+// The button that has the focus again when the dialog closes.
+let opener: HTMLElement | null = null;
 
 /** Opens a dialog. The action runs in the dialog, which stays open if the server returns an error. */
 export function ask(question: Asked): void {
@@ -485,6 +530,7 @@ export function Asking() {
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     if (question && !dialog.current?.open) dialog.current?.showModal();
+    else if (!question) opener?.focus();
   }, [question]);
   if (!question) return null;
   const close = () => {
@@ -506,6 +552,7 @@ export function Form(props: {
   button: string;
   danger?: boolean;
   questions?: Question[];
+  watch?: (answers: Record<string, string>) => Children;
   act: Acting;
   onDone?: (next: Asked | void) => void;
   more?: Children;
@@ -513,17 +560,21 @@ export function Form(props: {
   const [error, fail] = useState<ApiError | null>(null);
   const [busy, set] = useState(false);
   const questions = props.questions ?? [];
+  const [now, see] = useState(() => Object.fromEntries(questions.map((each) => [each.name, each.value ?? ""])));
+  const read = (form: HTMLFormElement) => Object.fromEntries(questions.map((each) => {
+    const field = form.elements.namedItem(each.name) as HTMLInputElement;
+    return [each.name, each.kind === "check" ? (field.checked ? "true" : "") : field.value.trim()];
+  }));
   const send = async (event: SubmitEvent) => {
     event.preventDefault();
-    const form = event.currentTarget as HTMLFormElement;
-    const answers: Record<string, string> = {};
-    for (const each of questions) {
-      const field = form.elements.namedItem(each.name) as HTMLInputElement;
-      answers[each.name] = each.kind === "check" ? (field.checked ? "true" : "") : field.value.trim();
-    }
+    const answers = read(event.currentTarget as HTMLFormElement);
     set(true);
     fail(null);
     try {
+      for (const { name, kind, unit } of questions) {
+        if (kind === "span" && answers[name]) answers[name] = String(parsedSpan(answers[name], name, unit));
+        if (kind === "later" && spanMs(answers[name]!) !== undefined) answers[name] = `+${parsedSpan(answers[name]!, name)}`;
+      }
       const next = await props.act(answers);
       props.onDone?.(next);
     } catch (thrown) {
@@ -535,9 +586,10 @@ export function Form(props: {
   const refused = refusals(error);
   const unplaced = error && !questions.some((each) => refusalOf(refused, each.name));
   return (
-    <form onSubmit={send} noValidate>
+    <form onSubmit={send} noValidate onInput={(event) => props.watch && see(read(event.currentTarget))}>
       {props.text && <div class="asked">{props.text}</div>}
       {questions.map((each) => <Field key={each.name} of={each} refused={refusalOf(refused, each.name)} />)}
+      {props.watch?.(now)}
       {unplaced && <p class="notice bad" role="alert"><ErrorText error={error} /></p>}
       <div class="row end">
         {props.more}

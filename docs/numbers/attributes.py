@@ -12,14 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from ojs.domain.tenant_limits import Tenant
 from ojs.store.bulk import operations as bulk
 from ojs.store.crons import crons
 from ojs.store.deliveries import deliveries
 from ojs.store.deployment import actions, maintenance
 from ojs.store.derived import shards
 from ojs.store.jobs import items, unique_locks
-from ojs.store.queues import pools, queues
+from ojs.store.queues import pools, queues, tenants
 from ojs.store.realtime import connections, listeners, subscribers
+from ojs.store.schemas import schemas
 from ojs.store.table.record import Record
 from ojs.store.webhooks import webhooks
 from ojs.store.workflows import workflows
@@ -32,6 +34,8 @@ RECORDS: dict[str, Record[Any]] = {
     "Unique lock": unique_locks.LOCK,
     "Queue": queues.QUEUE,
     "Worker pool": pools.POOL,
+    "Tenant": tenants.TENANT,
+    "Schema": schemas.SCHEMA,
     "Delivery": deliveries.DELIVERY,
     "Webhook": webhooks.SUBSCRIPTION,
     "Delivery of a webhook": webhooks.DELIVERY,
@@ -56,7 +60,7 @@ def types(record: Record[Any]) -> dict[str, str]:
     for name, row in record.rows.items():
         hint: Any = record.kind
         for field in row.field.split("."):
-            hint = get_type_hints(hint)[field]
+            hint = get_type_hints(hint, localns={"Tenant": Tenant})[field]
         plain = (
             row.type
             if row.write

@@ -20,6 +20,8 @@ TITLES = {
     "jobs": "Jobs", "workers": "Workers", "queues": "Queues", "dead-letter": "Dead letters",
     "cron": "Cron jobs", "workflows": "Workflows", "rate limits": "Rate limits",
     "scheduling": "Worker pools", "deliveries": "Push deliveries", "webhooks": "Webhooks",
+    "tenants": "Tenants",
+    "schemas": "Schemas",
     "events": "Events",
     "keys": "Access keys", "system": "System", "admin": "Administration",
 }  # fmt: skip

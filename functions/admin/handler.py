@@ -20,8 +20,10 @@ from ojs.api import (
     queues,
     rate_limits,
     realtime,
+    schemas,
     statistics,
     system,
+    tenants,
     webhooks,
     workers,
     workflows,
@@ -35,7 +37,7 @@ app = Application(
 )
 handler = (
     app.serve(actions, bulk, crons, dead_letter, deliveries, durable, events, jobs, keys, listing)
-    .serve(maintenance, metrics, pools, queues, rate_limits, realtime, statistics, system)
-    .serve(webhooks, workers, workflows)
+    .serve(maintenance, metrics, pools, queues, rate_limits, realtime, schemas, statistics)
+    .serve(system, tenants, webhooks, workers, workflows)
 )
 runtime.prepare("dead_letter", "queues")

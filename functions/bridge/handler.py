@@ -16,7 +16,7 @@ from aws_lambda_powertools import Logger
 
 from ojs import runtime
 from ojs.domain import jsontext
-from ojs.domain.errors import Duplicate, InvalidRequest, OjsError, QueueFull
+from ojs.domain.errors import CapacityExceeded, Duplicate, InvalidRequest, OjsError
 from ojs.domain.ids import derived_uuid7
 from ojs.domain.job import envelope
 
@@ -91,7 +91,7 @@ class _Bridge:
             try:
                 self._enqueue.push_batch([job for _, job in readable], producer=_producer(records))
             except OjsError as error:
-                if error.retryable and not isinstance(error, QueueFull):
+                if error.retryable and not isinstance(error, CapacityExceeded):
                     for record, _ in readable:
                         self._refused.add(record, error.code)
                     return

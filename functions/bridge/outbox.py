@@ -18,10 +18,10 @@ from ojs.domain import jsontext
 from ojs.domain.access import Principal
 from ojs.domain.errors import (
     BackendUnavailable,
+    CapacityExceeded,
     Duplicate,
     InvalidRequest,
     OjsError,
-    QueueFull,
     forbidden,
 )
 from ojs.domain.events.event import matches
@@ -151,7 +151,7 @@ class _Relay:
             error, size = None, _AT_ONCE // MAX_JOBS
         elif (error := stopped or self._refusal(jobs)) is None:
             return None
-        down = error is not None and error.retryable and not isinstance(error, QueueFull)
+        down = error is not None and error.retryable and not isinstance(error, CapacityExceeded)
         if len(items) == 1 and isinstance(error, Duplicate):
             # A repeated record, or a unique job. The other jobs of a list can be missing.
             parts = [replace(items[0], jobs=[job]) for job in jobs] if len(jobs) > 1 else []

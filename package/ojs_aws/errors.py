@@ -111,6 +111,10 @@ class Duplicate(Conflict):
     """409 `duplicate`: a job with this ID or this unique key exists."""
 
 
+class Gone(ApiError):
+    """410: the result of the job has expired."""
+
+
 class PayloadTooLarge(ApiError):
     """413: the payload is too large."""
 
@@ -151,6 +155,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
     404: NotFound,
     405: BadRequest,
     409: Conflict,
+    410: Gone,
     413: PayloadTooLarge,
     422: Unprocessable,
     429: TooManyRequests,

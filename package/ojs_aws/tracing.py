@@ -1,6 +1,6 @@
 """Propagates the W3C trace context of a job (`meta.traceparent`). Supports OpenTelemetry.
 
-A job that a handler enqueues has the trace context of the handler's job.
+A job that a handler enqueues has the trace context of the handler's job, and names that job.
 """
 
 from __future__ import annotations
@@ -18,6 +18,15 @@ FIELDS = ("traceparent", "tracestate")
 _FORM = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 # Trace context of the job that this thread or task runs, as in its `meta`.
 _RUNNING: ContextVar[Mapping[str, str] | None] = ContextVar("ojs_trace", default=None)
+
+# IDs of the job that this thread or task runs, and of the first job of its line of descent.
+_JOB: ContextVar[tuple[str, str] | None] = ContextVar("ojs_line", default=None)
+
+
+def descent() -> dict[str, str]:
+    """Return the fields of a new job that name the running job, or {} outside a handler."""
+    running = _JOB.get()
+    return {} if running is None else {"parent_id": running[0], "root_id": running[1]}
 
 
 def incoming(meta: Mapping[str, Any]) -> dict[str, str]:
@@ -44,14 +53,19 @@ def outgoing(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def running(kind: str, meta: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[None]:
+def running(
+    kind: str,
+    meta: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    line: tuple[str, str] | None = None,
+) -> Iterator[None]:
     """Run a handler in an OpenTelemetry span, if OpenTelemetry is installed.
 
     The parent of the span is the span that enqueued the job. The span records an exception that
-    leaves the block.
+    leaves the block. `line` has the IDs of the job and of the first job of its line of descent.
     """
     there = incoming(meta)
-    token = _RUNNING.set(there or None)
+    token, line_token = _RUNNING.set(there or None), _JOB.set(line)
     try:
         if (api := _api()) is None:
             yield
@@ -65,6 +79,7 @@ def running(kind: str, meta: Mapping[str, Any], facts: Mapping[str, Any]) -> Ite
             yield
     finally:
         _RUNNING.reset(token)
+        _JOB.reset(line_token)
 
 
 @cache

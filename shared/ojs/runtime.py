@@ -10,6 +10,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ojs.bounded import CachedItem
 from ojs.clock import Clock, SystemClock
 from ojs.domain.errors import Unsupported
 from ojs.domain.ids import IdSource
@@ -34,7 +35,7 @@ from ojs.store.queues.pools import PoolStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.queues.workers import WorkerStore
-from ojs.store.table import clients
+from ojs.store.table import clients, keys
 from ojs.store.table.table import Table
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
     from ojs.services.operations.actions import Actions
     from ojs.services.operations.authentication import Authentication, PrincipalLookup
     from ojs.services.operations.events import Events
+    from ojs.services.operations.key_rates import KeyRates
     from ojs.services.operations.key_states import KeyStates
     from ojs.services.operations.metrics_sweep import MetricsSweep
     from ojs.services.operations.origin import OriginGuard
@@ -125,8 +127,12 @@ if TYPE_CHECKING:
     from ojs.services.realtime.posts import Posts
     from ojs.services.realtime.rings import Rings
     from ojs.services.realtime.sockets import Sockets
+    from ojs.services.schemas.manage import Schemas
+    from ojs.services.schemas.validate import SchemaValidation
     from ojs.services.sweeping.jobs import JobSweep
     from ojs.services.sweeps import Sweep, SweepQueues
+    from ojs.services.tenants.manage import Tenants
+    from ojs.services.tenants.quotas import TenantLimiter
     from ojs.services.webhooks.manage import Webhooks
     from ojs.services.webhooks.match import WebhookMatcher
     from ojs.services.webhooks.parts import WebhookDependencies
@@ -158,17 +164,21 @@ if TYPE_CHECKING:
     from ojs.store.jobs.idempotency_keys import IdempotencyKeys
     from ojs.store.jobs.payload_change import PayloadChange
     from ojs.store.jobs.steps import StepStore
+    from ojs.store.queues.tenants import TenantStore
     from ojs.store.realtime.connections import ConnectionStore
     from ojs.store.realtime.directory import RealtimeDirectory
     from ojs.store.realtime.listeners import ListenerStore
     from ojs.store.realtime.subscribers import SubscriberStore
     from ojs.store.realtime.tickets import TicketStore
+    from ojs.store.schemas.schemas import SchemaStore
     from ojs.store.table.outbox import OutboxTable
     from ojs.store.webhooks.webhooks import WebhookDirectory, WebhookStore
     from ojs.store.workflows.workflows import WorkflowStore
     from ojs.targets.queues import SqsRecordQueue
 
 _building = threading.RLock()
+# Time (ms) for which a container uses its copy of the directory of schemas.
+_SCHEMAS_MS = 10_000
 
 
 class _Row:
@@ -265,16 +275,19 @@ class Stores:
         self.finish_tags = TenantFinishTags(table)
         self.key_limits = KeyLimits(table, ids)
         self.throttle_states = ThrottleStates(table)
-        self.queues = QueueStore(table, self.registry)
+        self.queues = QueueStore(table, self.registry, lambda: self.tenants)
         self.pools = PoolStore(table, self.registry)
         self.workers = WorkerStore(table)
         self.maintenance = MaintenanceStore(table, clock)
+        self.schema_directory = CachedItem((keys.SCHEMAS, keys.RECORD), clock, _SCHEMAS_MS)
 
+    tenants: TenantStore = provided("ojs.store.queues.tenants:TenantStore")
     crons: CronStore = provided("ojs.store.crons.crons:CronStore")
     deliveries: DeliveryStore = provided("ojs.store.deliveries.deliveries:DeliveryStore")
     directory: DeliveryDirectory = provided("ojs.store.deliveries.deliveries:DeliveryDirectory")
     webhooks: WebhookStore = provided("ojs.store.webhooks.webhooks:WebhookStore")
     webhook_directory: WebhookDirectory = provided("ojs.store.webhooks.webhooks:WebhookDirectory")
+    schemas: SchemaStore = provided("ojs.store.schemas.schemas:SchemaStore")
     workflows: WorkflowStore = provided("ojs.store.workflows.workflows:WorkflowStore")
     statistics: StatisticsStore = provided("ojs.store.derived.statistics:StatisticsStore")
     event_log: EventLog = provided("ojs.store.derived.event_log:EventLog")
@@ -408,7 +421,14 @@ class Runtime:
     copies: DeadLetterCopies = provided("ojs.services.jobs.dead_letter_copies:DeadLetterCopies")
     transitions: TimeTransitions = provided("ojs.services.jobs.time_transitions:TimeTransitions")
     new_queues: NewQueues = provided("ojs.services.jobs.new_queues:NewQueues")
-    enqueue: JobEnqueuer = provided("ojs.services.jobs.enqueue:JobEnqueuer")
+    tenant_quotas: TenantLimiter = provided("ojs.services.tenants.quotas:TenantLimiter")
+    enqueue: JobEnqueuer = provided(
+        "ojs.services.jobs.enqueue:JobEnqueuer",
+        quotas=lambda run: lambda: run.tenant_quotas,
+        schema_validation=lambda run: lambda: run.schema_validation,
+    )
+    schemas: Schemas = provided("ojs.services.schemas.manage:Schemas")
+    schema_validation: SchemaValidation = provided("ojs.services.schemas.validate:SchemaValidation")
     key_turn: KeyTurn = provided("ojs.services.jobs.idempotent_push:KeyTurn")
     idempotent_push: IdempotentPush = provided(
         "ojs.services.jobs.idempotent_push:IdempotentPush", management=lambda run: run.jobs
@@ -628,11 +648,13 @@ class Runtime:
     dead_letter: DeadLetterSearch = provided("ojs.services.listing.dead_letters:DeadLetterSearch")
     redrive: DeadLetterRetrier = provided("ojs.services.dead_letter.redrive:DeadLetterRetrier")
     actions: Actions = provided("ojs.services.operations.actions:Actions")
+    tenants: Tenants = provided("ojs.services.tenants.manage:Tenants")
     keys: AccessKeyStore = provided("ojs.store.deployment.access_keys:AccessKeyStore")
     makers: KeyStates = provided("ojs.services.operations.key_states:KeyStates")
     access_keys: AccessKeys = provided(
         "ojs.services.operations.access_keys:AccessKeys", directory=_subscriptions
     )
+    key_rates: KeyRates = provided("ojs.services.operations.key_rates:KeyRates")
     authentication: Authentication = provided(
         "ojs.services.operations.authentication:Authentication"
     )

@@ -16,6 +16,7 @@ MetricsLevel = Literal["alarms", "deployment", "queues"]
 MessageBody = Literal["json", "text"]
 Entry = Literal["http_api", "function_url", "private_api"]
 Realtime = Literal["all", "wake", "off"]
+SchemaDefault = Literal["strict", "warn", "off"]
 # An event type, or a prefix and `*`: `job.completed`, `job.*`, `*`.
 EVENT_PATTERN = r"^(\*|[a-z_]+\.([a-z_]+\.)*(\*|[a-z_]+\*?))$"
 # A function in a module, for example `hooks:add_trace`.
@@ -83,6 +84,9 @@ class Outbox:
     types: tuple[str, ...] = ("*",)
 
 
+_SWITCHES = frozenset({"strict_queues", "results_in_events", "destinations", "tenant_from_meta"})
+
+
 @record(frozen=True)
 class Settings:
     """Settings of one running function. `bus` is the environment variable OJS_BUS.
@@ -117,6 +121,8 @@ class Settings:
     # authorizer=jwt: the claim that lists scopes, and the prefix of this service's scopes.
     jwt_scope_claim: str = "scope"
     jwt_scope_prefix: str = ""
+    # authorizer=jwt: the claim with the caller's tenant.
+    jwt_tenant_claim: str = "ojs_tenant"
     # authorizer=iam: ARNs of roles with all permissions, regardless of stored roles. `*` means each
     # role that never had a record. In the environment separated by commas.
     iam_operators: tuple[str, ...] = ("*",)
@@ -125,8 +131,14 @@ class Settings:
     # authorizer=keys: the day (UTC) from which keys without a MAC are rejected. None: 90 days after
     # the first deployment that creates keys with a MAC.
     old_keys_until: str | None = None
+    # Whether `meta.tenant_id` of new jobs selects the tenant of a caller that has none and sends no
+    # header. In the environment `true` or `false`.
+    tenant_from_meta: bool = False
     # Reject jobs for queues that no operator created. In the environment `true` or `false`.
     strict_queues: bool = False
+    # What an enqueue does with arguments that do not match the schema of their type, if the type
+    # has no separate mode: `strict`, `warn`, or `off`.
+    schema_mode: SchemaDefault = "warn"
     # If this number of queues exists, an enqueue creates no queue. 0: no limit.
     max_queues: int = MAX_QUEUES
     # Maximum number of registered cron jobs (0: no limit). Minimum time in seconds between two
@@ -266,7 +278,7 @@ class Settings:
             found["recovery_days"] = json.loads(found["recovery_days"])
         if "outbox" in found:
             found["outbox"] = Outbox(**json.loads(found["outbox"]))
-        for name in {"strict_queues", "results_in_events", "destinations"} & found.keys():
+        for name in _SWITCHES & found.keys():
             said = found[name].lower()
             if said not in ("true", "false"):
                 raise ValueError(f"{name} must be true or false, not {said!r}")

@@ -33,7 +33,8 @@ ALLOWED: dict[str, set[str]] = {
     "ojs.http": {"ojs.http", "ojs.domain", "ojs.clock"},
     "ojs.api": {"ojs.api", "ojs.http", "ojs.runtime", "ojs.services", "ojs.domain"},
     "ojs.runtime": {
-        "ojs.services", "ojs.targets", "ojs.store", "ojs.domain", "ojs.clock", "ojs.settings",
+        "ojs.bounded", "ojs.services", "ojs.targets", "ojs.store", "ojs.domain", "ojs.clock",
+        "ojs.settings",
     },
     # Loads next to nothing: the authorizer is in front of every request.
     "ojs.access_runtime": {
@@ -69,8 +70,8 @@ ALLOWED: dict[str, set[str]] = {
     "local": {"local", "ojs", "functions"},
     "cli": {
         "cli", "ojs.services.operations.tidy", "ojs.store.table.clients", "ojs.store.jobs.orphans",
-        "ojs.store.table.table", "ojs.domain.errors", "ojs.domain.times", "ojs.clock",
-        "ojs_aws",
+        "ojs.store.table.table", "ojs.domain.edits", "ojs.domain.errors", "ojs.domain.times",
+        "ojs.clock", "ojs_aws",
     },
     "examples": {"ojs_aws"},
     "examples.middleware": {"ojs.middleware"},

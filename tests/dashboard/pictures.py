@@ -96,6 +96,7 @@ class Hour:
         self._threads = ThreadPoolExecutor(4)
         self.moved_ms = 0
         self.dead = ""
+        self.workflow = ""
 
     def until(self, second: float) -> None:
         """Move the server's clock to this second of its minute, or of the next one."""
@@ -220,8 +221,20 @@ def _shoot(browser: Any, url: str, hour: Hour) -> dict[str, bytes]:
         ("overview", "overview"),
         ("jobs", "jobs?queue=reports-eu"),
         ("job", f"jobs/{hour.dead}"),
+        ("queues", "queues"),
+        ("queue", "queues/mail"),
+        ("dead-letters", "dead-letters"),
+        ("cron", "cron/daily-report"),
+        ("workflow", f"workflows/{hour.workflow}"),
+        ("pools", "pools"),
+        ("limits", "limits"),
+        ("webhooks", "webhooks"),
+        ("keys", "keys"),
     ):
         for ending, shown in screens.items():
+            # The README has both themes of three pages.
+            if ending and name not in {"overview", "jobs", "job"}:
+                continue
             shown.open(path).quiet()
             if name == "jobs":
                 for row in (2, 3, 4):
@@ -229,10 +242,11 @@ def _shoot(browser: Any, url: str, hour: Hour) -> dict[str, bytes]:
             if name == "job":
                 shown.page.locator(".failure summary").last.click()
             shown.page.mouse.move(0, 0)
-            # A card that does not fit is not shown, instead of a part of it.
+            # A card at the end that does not fit is not shown, instead of its header.
             shown.page.evaluate(
                 """() => { for (const card of document.querySelectorAll(".card"))
-                if (card.getBoundingClientRect().bottom > innerHeight)
+                if (card.getBoundingClientRect().bottom > innerHeight
+                    && card.getBoundingClientRect().top > 0.7 * innerHeight)
                     card.style.visibility = "hidden"; }"""
             )
             taken[f"dashboard-{name}{ending}.png"] = shown.page.screenshot()
@@ -265,11 +279,18 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         data, log = Path(folder) / "data", Path(folder) / "log"
-        server = RunningServer(data, log, "--test-clock")
+        server = RunningServer(data, log, "--test-clock", "--allow-loopback-endpoints")
         call = Caller(server.url)
-        make(call)
+        ids = make(call)
+        for host, events in (("crm", ["job.completed"]), ("alerts", ["job.discarded"])):
+            call("POST", "/webhooks/subscriptions", {
+                "url": f"http://127.0.0.1:9/{host}", "events": events, "active": False,
+            })  # fmt: skip
+        for name in ("shop", "mailer"):
+            call("POST", "/admin/keys", {"name": name, "scopes": ["jobs:write", "jobs:read"]})
         call("PUT", "/queues/mail/config", {"concurrency": 40, "max_size": 1_000})
         hour = Hour(call)
+        hour.workflow = ids["workflow"]
         hour.run()
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
         for name, screenshot in _shoot(browser, server.url, hour).items():

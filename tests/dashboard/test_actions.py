@@ -49,13 +49,13 @@ def test_queues(shown: Screen, call: Caller) -> None:
     shown.press("Resume")
     shown.told("acts resumed")
     # What the server refuses stands beside its field, and what else was typed is still there.
-    form = shown.page.locator("form", has=shown.page.locator('[name="retention"]'))
-    form.locator('[name="retention"]').fill('{"completed": "one week"}')
+    form = shown.page.locator("form", has=shown.page.locator('[name="retention.completed"]'))
+    form.locator('[name="retention.completed"]').fill("one week")
     form.locator('[name="concurrency"]').fill("7")
     form.get_by_role("button", name="Save").click()
     shown.page.locator(".refused", has_text="retention.completed").wait_for()
     assert not shown.barriers()
-    form.locator('[name="retention"]').fill('{"completed": "P2D"}')
+    form.locator('[name="retention.completed"]').fill("2d")
     form.get_by_role("button", name="Save").click()
     shown.told("Saved: concurrency, retention")
     config = call("GET", "/queues/acts/config")["config"]
@@ -373,7 +373,7 @@ def test_deliveries(shown: Screen, call: Caller) -> None:
     ).first.wait_for()
     assert not shown.barriers()
     shown.page.get_by_role("button", name="Edit: hooks").click()
-    shown.answer("Save", job_types="t.hook\nt.other", timeout_ms="5000")
+    shown.answer("Save", job_types="t.hook\nt.other", timeout_ms="5s")
     shown.answered()
     changed = call("GET", "/admin/deliveries/hooks")
     assert (changed["job_types"], changed["timeout_ms"], changed["concurrency"]) == (

@@ -18,6 +18,32 @@ _QUEUES: dict[str, dict[str, Any]] = {
     "exports": {},
 }
 
+# The pages, and a text on each.
+PAGES = {
+    "overview": "Top errors",
+    "queues": "queues, by name",
+    "queues/mail": "visibility_timeout",
+    "jobs": "Arguments contain",
+    "jobs?state=discarded&queue=billing": "invoice.generate",
+    "running": "mailer-2",
+    "waiting": "report.build",
+    "dead-letters": "CardExpired",
+    "dead-letters?queue=billing": "Replay rules",
+    "cron": "Monday to Friday at 09:00",
+    "cron/daily-report": "America/New_York",
+    "workflows": "onboarding",
+    "workers": "mailer-1",
+    "pools": "weighted",
+    "deliveries": "pushed:handler",
+    "limits": "example.org",
+    "webhooks": "No webhooks",
+    "tenants": "Tenants",
+    "events": "job.",
+    "audit": "first",
+    "keys": "admin:write",
+    "settings": "Defaults for new queues",
+}
+
 
 class Caller:
     """Asks a server, with a key if there is one. Raises AssertionError for what it refuses."""

@@ -664,6 +664,7 @@ def everything(call: Caller) -> None:
     _deletions(call)
     _rate_limits(call)
     _webhooks(call)
+    _tenants(call)
     _scheduling(call)
     _crons(call)
     _workflows(call)
@@ -1151,6 +1152,26 @@ def _roles(call: Caller) -> None:
     call("list_keys", status=403, role=role("mailer"))
     call("revoke_key", at=made["key"]["id"], role=role("operator"))
     run.settings = settings
+
+
+def _tenants(call: Caller) -> None:
+    """A tenant with each limit: its jobs are pushed, refused, run, and listed."""
+    limits = {
+        "max_concurrency": 1, "max_queue_depth": 1, "max_scheduled": 1, "max_queues": 1,
+        "max_enqueue_rate": {"limit": 100, "period": "PT1M"},
+    }  # fmt: skip
+    call("put_tenant", {"limits": limits}, at="acme", status=201)
+    call("put_tenant_limits", {"priority_boost": 1}, at="acme")
+    job = {"type": "t", "args": [], "options": {"queue": "acme:mail"}}
+    call("enqueue_job", job, status=201)
+    call("enqueue_job", job, status=429)
+    call("create_queue", {"name": "acme:other"}, status=429)
+    (fetched,) = call.fetch("acme:mail")
+    call("ack_job", {"job_id": fetched})
+    for name in ("get_tenant", "tenant_stats", "list_tenant_jobs"):
+        call(name, at="acme")
+    call("list_tenants")
+    call("delete_tenant", at="acme")
 
 
 def _webhooks(call: Caller) -> None:

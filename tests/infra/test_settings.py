@@ -84,6 +84,7 @@ def test_values_of_the_command_line_are_texts() -> None:
         ("jwt_scope_claim", ""),
         ("jwt_scope_claim", "a b"),
         ("jwt_scope_prefix", "a b"),
+        ("jwt_tenant_claim", ""),
         ("cors_origins", "*"),
         ("cors_origins", "https://*.example.com"),
         ("cors_origins", "https://jobs.example.com/"),
@@ -124,6 +125,7 @@ def test_other_values_are_refused(name: str, value: str) -> None:
         ({"jwt_audience": "jobs"}, "jwt_audience"),
         ({"jwt_scope_claim": "scp"}, "jwt_scope_claim"),
         ({"authorizer": "iam", "jwt_scope_prefix": "ojs/"}, "jwt_scope_prefix"),
+        ({"jwt_tenant_claim": "org"}, "jwt_tenant_claim"),
         (
             {
                 "authorizer": "jwt",

@@ -200,6 +200,7 @@ def test_function(synthesis: Any, spec: Any) -> None:
         "OJS_MAX_QUEUES",
         "OJS_MAX_CRONS",
         "OJS_MIN_CRON_INTERVAL_S",
+        "OJS_SCHEMA_MODE",
         "OJS_SERVICE",
         "POWERTOOLS_SERVICE_NAME",
         "POWERTOOLS_LOG_LEVEL",

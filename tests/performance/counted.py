@@ -570,11 +570,11 @@ def sweeps_in_use(bench: Counting, queues: int) -> Spent:
     return found | {"log_bytes": _bytes(log, _MINUTES_IN_USE)}
 
 
-def in_use(bench: Counting, queues: int, minutes: int = 5) -> Spent:
+def in_use(bench: Counting, queues: int, minutes: int = 5, form: str = "queue-{:04d}") -> Spent:
     """A run of the sweep with so many queues in use: in each of ten minutes a tenth of them have a
     job, and in one queue of ten the job fails and is retried.
     """
-    names = [f"queue-{number:04d}" for number in range(queues)]
+    names = [form.format(number) for number in range(queues)]
     consume = Consumer()
     # Twice ten minutes, until what is written is there.
     warm = 22

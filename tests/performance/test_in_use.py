@@ -33,3 +33,12 @@ def test_in_use(
 def test_at_rest(dynoxide: Engine, dynamodb: DynamoDBClient) -> None:
     spent = sweeps(Counting(dynamodb), 1, 10)
     assert (spent["calls"] <= 20, spent["read"] <= 14) == (True, True), spent
+
+
+@pytest.mark.parametrize("queues", [50, pytest.param(1_000, marks=pytest.mark.whole)])
+def test_queues_of_tenants_in_use(dynoxide: Engine, dynamodb: DynamoDBClient, queues: int) -> None:
+    """A queue of each of so many tenants costs the sweeps what a queue without a tenant costs."""
+    plain = in_use(Counting(dynamodb), queues)
+    spent = in_use(Counting(dynamodb), queues, form="tenant-{:04d}:mail")
+    most = {name: 1.1 * plain[name] for name in ("calls", "read", "write")}
+    assert all(spent[name] <= most[name] for name in most), (plain, spent)

@@ -46,6 +46,7 @@ from ojs.store.table.table import Delete, Put, Table, Update
 from tests.simulation.faults import Client
 from tests.simulation.mutations_due import DUE_NOTES
 from tests.simulation.mutations_durable import DURABLE
+from tests.simulation.mutations_hooks import HOOKS
 from tests.simulation.mutations_keyed import KEYED
 from tests.simulation.mutations_late import LATE, Mutation, dropped, updates
 from tests.simulation.mutations_leases import LEASES
@@ -329,11 +330,11 @@ def pool_made_anew_forgets() -> AbstractContextManager[Any]:
     """As it was: of a pool that is made what ran under its name is not counted (found likewise)."""
     put = PoolConfiguration._put
 
-    def forgetful(self: PoolConfiguration, wanted: Any) -> Any:
+    def forgetful(self: PoolConfiguration, wanted: Any, edit: Any) -> Any:
         if self._pools.get(wanted.name) is None:
             with running_jobs_do_not_count():
-                return put(self, wanted)
-        return put(self, wanted)
+                return put(self, wanted, edit)
+        return put(self, wanted, edit)
 
     return mock.patch.object(PoolConfiguration, "_put", forgetful)
 
@@ -342,12 +343,12 @@ def pool_forgets_queues() -> AbstractContextManager[Any]:
     """As it was: what runs from queues that a pool had before is not counted (found likewise)."""
     put, of_pool = PoolConfiguration._put, CountedPermits.of_pool
 
-    def forgetful(self: PoolConfiguration, wanted: Any) -> Any:
+    def forgetful(self: PoolConfiguration, wanted: Any, edit: Any) -> Any:
         def of_some(pool: Any, queues: Sequence[Any]) -> CountedPermits:
             return of_pool(pool, [queue for queue in queues if queue.name in wanted.queues])
 
         with mock.patch.object(CountedPermits, "of_pool", of_some):
-            return put(self, wanted)
+            return put(self, wanted, edit)
 
     return mock.patch.object(PoolConfiguration, "_put", forgetful)
 
@@ -557,6 +558,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     ),
     **WORKFLOWS,
     **KEYED,
+    **HOOKS,
     **PUSH,
     **RINGS,
     **LATE,

@@ -220,6 +220,8 @@ def _events_are_exact(found: Mapping[Key, Item], told: Told) -> None:
             continue
         for event in json.loads(zlib.decompress(page["zip"])):
             ids[event["id"]] += 1
+            if event["type"].startswith("webhook."):
+                continue  # of no job
             if event["type"] == "dead_letter.pruned":
                 pruned[event["subject"]] += event["data"]["count"]
             else:

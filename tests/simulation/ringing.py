@@ -168,7 +168,7 @@ class Flow:
             self.failing.remove(job.id)
             run.finish.nack(job.id, error={"type": "E", "message": "m"}, **shown)
             self._expect(job, self._now_ms + _RETRY_MS)
-        elif run.jobs.state(job.id).value == "active":
+        elif run.jobs.get(job.id).state.value == "active":
             run.finish.ack(job.id, **shown)
 
     def _all_began(self) -> None:

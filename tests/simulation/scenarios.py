@@ -15,6 +15,7 @@ from tests.simulation.actors import Operator, Producer, Stream, Worker
 from tests.simulation.acts import RETRY, fetched, some
 from tests.simulation.durable import checkpoints, durable
 from tests.simulation.erasing import erasing
+from tests.simulation.hooked import hooked
 from tests.simulation.in_workflows import large_workflows, workflows, workflows_are_exact
 from tests.simulation.invariants import REQUEST_MS
 from tests.simulation.keyed import KEYED
@@ -469,6 +470,7 @@ SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
     "erasing": erasing,
     "durable": durable,
     "checkpoints": checkpoints,
+    "hooks": hooked,
 }
 
 

@@ -56,6 +56,7 @@ from tests.store.streams import SHARD, FakeMetrics, made_record, repeated
 
 if TYPE_CHECKING:
     from ojs.services.deliveries.parts import DeliveryDependencies
+    from ojs.services.webhooks.parts import WebhookDependencies
     from tests.simulation.in_workflows import AskedWorkflows
     from tests.simulation.pushed import Deliveries
     from tests.simulation.ringing import Ringing
@@ -169,6 +170,8 @@ class World:
         # Deliveries, if there are any (`tests.simulation.pushed`), and what containers get.
         self.delivered: Deliveries | None = None
         self.pushing: DeliveryDependencies | None = None
+        # What containers get for webhooks, if there are any (`tests.simulation.hooked`).
+        self.hooking: WebhookDependencies | None = None
         # Connections of workers that listen, if there are any (`tests.simulation.ringing`).
         self.ringing: Ringing | None = None
         # What else was promised, and the jobs of pushes that were told as stored one by one.
@@ -209,6 +212,7 @@ class World:
             # Whose turn it is must follow from the seed.
             for_each=one_by_one,
             push=self.pushing,
+            hooks=None if self.hooking is None else lambda: cast("Any", self.hooking),
             realtime=None if self.ringing is None else lambda: cast("Any", self.ringing),
         )
         made.enqueue._bounds._sleep = self.sleep
@@ -489,6 +493,7 @@ class World:
             workflows=lambda: run.workflow_advance,
             durable=lambda: run.durable_ends,
             deliveries=run.wake,
+            hooks=run.webhook_matcher,
             sleep=self.sleep,
             chance=lambda: 0.5,
         )

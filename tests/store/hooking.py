@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from local.deliveries import check_endpoint
 from ojs.domain.webhooks import HookDelivery, HookOutcome, Subscription
 from ojs.services.deliveries.parts import AllowedTargets
 from ojs.services.webhooks.parts import WebhookDependencies
@@ -67,5 +69,5 @@ class Endpoint:
 
 
 def parts(clock: Clock, endpoint: Endpoint, hosts: Sequence[str] = ("*",)) -> WebhookDependencies:
-    allowed = AllowedTargets(egress_hosts=hosts, check_endpoint=lambda _: None)
+    allowed = AllowedTargets(egress_hosts=hosts, check_endpoint=partial(check_endpoint, False))
     return WebhookDependencies(Messages(clock), endpoint, allowed)

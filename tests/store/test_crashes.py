@@ -15,7 +15,7 @@ import pytest
 
 from ojs.domain.errors import Conflict, Duplicate, NotFound
 from ojs.domain.job import envelope
-from ojs.domain.job.job import Job
+from ojs.domain.job.job import MISSING, Job
 from ojs.runtime import Runtime
 from ojs.store.jobs.staged_batches import StagedBatches
 from tests.spread import spread
@@ -167,6 +167,18 @@ def test_ack(one: World, result: str) -> None:
         assert drain(one) == []
         found = one.run.jobs.get(pushed.id)
         assert (found.state, found.result, found.attempt) == ("completed", result, 1)
+
+
+@pytest.mark.parametrize("result", ["small", BIG])
+def test_ack_with_a_result_that_is_not_stored(one: World, result: str) -> None:
+    for run, _ in faults(one):
+        pushed = one.push(result_ttl=0)
+        one.fetch(worker=WORKER)
+        if attempt(partial(run.finish.ack, pushed.id, worker_id=WORKER, result=result)) is None:
+            one.run.finish.ack(pushed.id, worker_id=WORKER, result=result)
+        assert drain(one) == []
+        found = one.run.jobs.get(pushed.id)
+        assert (found.state, found.result, found.result_ref) == ("completed", MISSING, None)
 
 
 @pytest.mark.parametrize(("requeue", "attempts"), spread(product((False, True), (1, 3)), 3))

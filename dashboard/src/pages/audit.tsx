@@ -27,7 +27,7 @@ export function Audit() {
             { name: "Action", cell: (action) => label(String(action.operation).replace(/^(admin|crons)_/, "")), by: (action) => action.operation },
             { name: "Request", cell: (action) => <code><bdi>{action.method} {decoded(action.path)}</bdi></code> },
             { name: "Status", cell: (action) => <span data-tone={action.status < 400 ? "green" : "red"}>{action.status}</span>, by: (action) => action.status ?? 0 },
-            { name: "Key", wide: true, cell: (action) => action.key ? <code>{action.key}</code> : <span class="dim">–</span> },
+            { name: "Key", cell: (action) => action.key ? <code>{action.key}</code> : <span class="dim">–</span> },
           ]} />
           <Pager shown={data.items.length} more={data.more} busy={read.busy} what="actions, newest first" on={() => setPages(pages + 1)} />
         </>}</When>

@@ -1,8 +1,12 @@
-import { call, get, type Json, seg } from "../api";
+import { useEffect, useState } from "preact/hooks";
+import { call, get, type Json, query, seg } from "../api";
+import { moment } from "../format";
 import { usePoll } from "../live";
 import { go } from "../route";
 import { described } from "../schedule";
 import { Act, ask, Card, Empty, Facts, JobLink, JsonCard, Link, Page, Pager, parsed, QueueLink, State, Table, tell, Text, Time, Trouble, When } from "../ui";
+
+const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 export function Crons() {
   const read = usePoll((signal) => get("/cron?limit=100", signal), []);
@@ -11,11 +15,12 @@ export function Crons() {
     questions: [
       { name: "name", label: "Name" },
       { name: "expression", label: "Schedule", value: "0 9 * * MON-FRI", help: "Five or six fields, an alias such as @daily, or an interval such as @every 15m." },
-      { name: "timezone", label: "Time zone", value: Intl.DateTimeFormat().resolvedOptions().timeZone },
+      { name: "timezone", label: "Time zone", value: ZONE },
       { name: "type", label: "Job type" },
       { name: "queue", label: "Queue", value: "default" },
       { name: "args", label: "Args", kind: "json", value: "[]" },
     ],
+    watch: ({ expression, timezone }) => <Preview expression={expression ?? ""} timezone={timezone ?? ""} />,
     act: async ({ name, expression, timezone, type, queue, args }) => {
       await call("POST", "/cron", { name, expression, timezone, type, args: parsed(args!, "args"), options: { queue } });
       tell(`Cron job ${name} created`);
@@ -33,15 +38,34 @@ export function Crons() {
               { name: "Schedule", cell: (cron) => <><Schedule of={cron} /> <span class="dim">{cron.timezone}</span></> },
               { name: "Next run", cell: (cron) => <Time at={cron.next_run_at} />, by: (cron) => cron.next_run_at ?? "9" },
               { name: "Last run", cell: (cron) => <Time at={cron.last_run_at} />, by: (cron) => cron.last_run_at ?? "" },
-              { name: "Job type", wide: true, cell: (cron) => <Text>{cron.type}</Text> },
-              { name: "Queue", wide: true, cell: (cron) => <QueueLink name={cron.queue} /> },
-              { name: "Runs", right: true, wide: true, cell: (cron) => cron.run_count, by: (cron) => cron.run_count },
+              { name: "Job type", cell: (cron) => <Text>{cron.type}</Text> },
+              { name: "Queue", cell: (cron) => <QueueLink name={cron.queue} /> },
+              { name: "Runs", right: true, cell: (cron) => cron.run_count, by: (cron) => cron.run_count },
               { name: "", cell: (cron) => <Acts cron={cron} done={read.again} /> },
             ]} />
           <Pager shown={data.items.length} total={data.total} more={false} what="cron jobs" on={() => {}} />
         </>}</When>
       </Card>
     </Page>
+  );
+}
+
+/** A schedule in words, and its next five runs in the time zone of the reader. */
+function Preview({ expression, timezone }: { expression: string; timezone: string }) {
+  const [of, set] = useState({ expression, timezone });
+  useEffect(() => {
+    const timer = setTimeout(() => set({ expression, timezone }), 400);
+    return () => clearTimeout(timer);
+  }, [expression, timezone]);
+  const read = usePoll((signal) => (of.expression ? get(`/cron/preview${query(of)}`, signal) : Promise.resolve({ firings: [] })), [of], { everyMs: 0 });
+  return (
+    <div class="preview" role="status">
+      <p><strong>{described(expression)}</strong></p>
+      {read.error ? <p class="dim">No preview: <bdi>{String(read.error.details.reason ?? read.error.message)}</bdi></p> : read.data?.firings.length > 0 && <>
+        <p class="dim">Next runs in your time zone ({ZONE}):</p>
+        <ol>{read.data.firings.slice(0, 5).map(({ at }: Json) => <li key={at}>{moment(at)}</li>)}</ol>
+      </>}
+    </div>
   );
 }
 
@@ -81,7 +105,7 @@ export function CronPage({ name }: { name: string }) {
         ]} /></Card>
         <Card title="Upcoming runs">
           <Trouble read={next} />
-          <When read={next}>{(preview) => <ul class="rank">{preview.firings.map((each: Json) => <li key={each.at}><span>{each.local.replace("T", " ")}</span><Time at={each.at} /></li>)}</ul>}</When>
+          <When read={next}>{(preview) => <ul class="rank">{preview.firings.map((each: Json) => <li key={each.at}><span>{each.local.replace("T", " ")}</span><span class="dim">{moment(each.at)}</span><Time at={each.at} /></li>)}</ul>}</When>
         </Card>
         <JsonCard title="Job template" value={data.job_template} />
         <Card title="History">

@@ -1,8 +1,8 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { call, get, type Json, limited, query, seg } from "../api";
 import { Bulk, follow, type Kind, Selection } from "../bulk";
 import { Chart } from "../chart";
-import { number, plural } from "../format";
+import { number, plural, written } from "../format";
 import { usePoll } from "../live";
 import { go, refine, useRoute } from "../route";
 import { Act, ask, Bars, Card, Empty, Link, Page, Pager, parsed, Table, tell, Text, Time, Trouble, When } from "../ui";
@@ -38,7 +38,7 @@ export function DeadLetters() {
   const stats = usePoll((signal) => (only ? Promise.resolve(null) : get("/dead-letter/stats", signal)), [Boolean(only)], { everyMs: 60_000 });
   const read = usePoll(async (signal) => {
     if (blocked) return { items: [], more: false, total: 0 };
-    return listed(filter, pages * 50, signal);
+    return listed(filter, pages * 50, signal, (filter.queue ? 2 : 3) * pages);
   }, [text, pages], { everyMs: pages === 1 ? 20_000 : 0 });
   const chosen = all ? new Set((read.data?.items ?? []).map((job: Json) => job.id as string)) : picked;
   const retryWith = asked.get("id");
@@ -97,6 +97,7 @@ export function DeadLetters() {
         </form>
       </Card>
       {filter.queue && <Rules queue={filter.queue} />}
+      {read.data && read.data.items.length > 0 && <ByError items={read.data.items} more={read.data.more} />}
       <Card>
         {blocked ? <Empty title="Select a queue">Your key has access to some queues only. Enter one of them above.</Empty> : <>
           <Trouble read={read} />
@@ -124,11 +125,11 @@ export function DeadLetters() {
   );
 }
 
-async function listed(filter: Record<string, string>, wanted: number, signal?: AbortSignal) {
+async function listed(filter: Record<string, string>, wanted: number, signal?: AbortSignal, answers = 8) {
   const items: Json[] = [];
   let cursor: string | undefined;
   let total: number | undefined;
-  for (let tries = 0; tries < 8 && items.length < wanted; tries++) {
+  for (let tries = 0; tries < answers && items.length < wanted; tries++) {
     const answer = await get(`/dead-letter${query({ ...filter, limit: Math.min(100, wanted - items.length), cursor })}`, signal);
     items.push(...answer.items);
     total ??= answer.total;
@@ -187,6 +188,39 @@ function Trend() {
   return <Card title="Discarded per hour, 7 days"><Trouble read={read} />{shown.times.length > 0 && lines[0]!.values.length === shown.times.length && <Chart label="Discarded jobs per hour" times={shown.times} lines={lines} height={130} />}</Card>;
 }
 
+const SIZES_MS = [60_000, 3_600_000, 6 * 3_600_000, 86_400_000];
+const COLORS = ["red", "amber", "blue", "green"];
+
+/** The most frequent errors of dead letters over time. The others are added up. */
+export function failures(items: Json[]): { times: number[]; lines: { name: string; color: string; values: number[] }[] } {
+  const at = items.map((job) => Date.parse(job.discarded_at));
+  const from = Math.min(...at), to = Math.max(...at);
+  const size = SIZES_MS.find((each) => (to - from) / each <= 60) ?? SIZES_MS.at(-1)!;
+  const first = Math.floor(from / size) - 1;
+  const count = Math.floor(to / size) - first + 2;
+  const by = new Map<string, number[]>();
+  items.forEach((job, index) => {
+    const name = job.error?.type ?? "Unknown";
+    const values = by.get(name) ?? new Array<number>(count).fill(0);
+    values[Math.floor(at[index]! / size) - first]!++;
+    by.set(name, values);
+  });
+  const sum = (values: number[]) => values.reduce((a, b) => a + b, 0);
+  const all = [...by].sort((a, b) => sum(b[1]) - sum(a[1]));
+  const kept = all.length > COLORS.length ? [...all.slice(0, 3), ["Other errors", all.slice(3).reduce((into, [, values]) => into.map((value, i) => value + values[i]!), new Array<number>(count).fill(0))] as [string, number[]]] : all;
+  return { times: Array.from({ length: count }, (_, i) => ((first + i) * size) / 1_000), lines: kept.map(([name, values], i) => ({ name, color: COLORS[i]!, values })) };
+}
+
+function ByError({ items, more }: { items: Json[]; more: boolean }) {
+  const shown = useMemo(() => failures(items), [items]);
+  return (
+    <Card title="Errors over time">
+      <p class="dim">Of the {plural(items.length, more ? "newest matching dead letter" : "matching dead letter")}.</p>
+      <Chart label="Dead letters by error" times={shown.times} lines={shown.lines} height={150} />
+    </Card>
+  );
+}
+
 /** The rules that retry dead letters of a queue automatically. */
 function Rules({ queue }: { queue: string }) {
   const read = usePoll((signal) => get(`/queues/${seg(queue)}/config`, signal), [queue], { everyMs: 0 });
@@ -201,7 +235,7 @@ function Rules({ queue }: { queue: string }) {
     questions: [
       { name: "name", label: "Name" },
       { name: "error_type", label: "Error type", help: "Empty: all types." },
-      { name: "delay", label: "Delay", value: "PT1H", help: "ISO 8601 duration. A delay of less than 1 minute takes up to 1 minute." },
+      { name: "delay", label: "Delay", kind: "span", value: "1h", help: "For example 90s or 2h 30m. A delay of less than 1 minute takes up to 1 minute." },
       { name: "max_replays", label: "Max. replays per job", kind: "number", value: "3" },
     ],
     act: async ({ name, error_type, delay, max_replays }) => {
@@ -215,7 +249,7 @@ function Rules({ queue }: { queue: string }) {
       <Table rows={rules} label="Replay rules" id={(rule) => rule.name} empty={<p class="dim">No replay rules</p>} columns={[
         { name: "Rule", cell: (rule) => <Text>{rule.name}</Text> },
         { name: "Filter", cell: (rule) => <code><bdi>{JSON.stringify(rule.filter)}</bdi></code> },
-        { name: "Delay", cell: (rule) => rule.delay },
+        { name: "Delay", cell: (rule) => written(rule.delay) },
         { name: "Max. replays", right: true, cell: (rule) => rule.max_replays },
         { name: "", cell: (rule) => <span class="row">
           <Act small of={rule.name} on={() => save(rules.map((each) => (each === rule ? { ...rule, enabled: !rule.enabled } : each)))}>{rule.enabled ? "Disable" : "Enable"}</Act>

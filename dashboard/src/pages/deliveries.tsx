@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 import { ApiError, call, get, type Json, seg } from "../api";
-import { duration, number } from "../format";
+import { duration, number, span } from "../format";
 import { usePoll } from "../live";
 import { Act, ask, Card, Empty, JsonCard, Page, Pager, parsed, QueueLink, State, Table, tell, Text, Time, When } from "../ui";
 import { whole } from "./queues";
@@ -44,7 +44,7 @@ export function Deliveries() {
         { name: "pool", label: "Worker pool", value: old?.pool },
         { name: "job_types", label: "Job types", kind: "list", value: (old?.job_types ?? []).join("\n"), help: "One per line; empty: all. Jobs of other types stay available for workers that fetch." },
         { name: "concurrency", label: "Concurrency", kind: "number", value: String(old?.concurrency ?? 10) },
-        { name: "timeout_ms", label: "Timeout (ms)", kind: "number", value: String(old?.timeout_ms ?? 30_000), help: "Maximum duration of one job." },
+        { name: "timeout_ms", label: "Timeout", kind: "span", unit: "ms", value: span(old?.timeout_ms ?? 30_000), help: "Maximum duration of one job." },
         { name: "form", label: "Event format", kind: "choice", choices: FORMS, value: old?.form ?? "" },
         { name: "batch_size", label: "Batch size", kind: "number", value: old ? String(old.batch_size) : "", help: "Jobs per event. Requires the format sqs." },
         { name: "signing_secret", label: "Signing secret", help: old ? "Empty: unchanged." : "Required for endpoints. It is never shown again." },
@@ -105,8 +105,8 @@ export function Deliveries() {
                 {each.job_types.length > 0 && <span class="dim"> <bdi>{each.job_types.join(", ")}</bdi></span>}
               </> },
               { name: "Sent", ...count("pushed") }, { name: "Completed", ...count("completed") }, { name: "Failed", ...count("failed") },
-              { name: "Faults", wide: true, ...count("faults") }, { name: "Throttled", wide: true, ...count("throttled") },
-              { name: "Concurrency", wide: true, right: true, cell: (each) => number(each.concurrency), by: (each) => each.concurrency },
+              { name: "Faults", ...count("faults") }, { name: "Throttled", ...count("throttled") },
+              { name: "Concurrency", right: true, cell: (each) => number(each.concurrency), by: (each) => each.concurrency },
               { name: "", cell: (each) => <span class="row">
                 {each.state === "active"
                   ? <Act small of={each.name} on={does(each, "pause")}>Pause</Act>

@@ -11,7 +11,7 @@ export const asleep = (job: Json): boolean => job.waiting?.every((wait: Json) =>
 const size = (value: Json) => new TextEncoder().encode(JSON.stringify(value)).length;
 
 /** The stored outcomes of a job with durable code, and its waits. */
-export function Durable({ job, final, again }: { job: Json; final: boolean; again: () => void }) {
+export function Durable({ job, final, seen, again }: { job: Json; final: boolean; seen: (steps: Json[]) => void; again: () => void }) {
   const [pages, setPages] = useState(1);
   const path = `/jobs/${seg(job.id)}`;
   const allowed = can("jobs:read") || can("work");
@@ -25,6 +25,7 @@ export function Durable({ job, final, again }: { job: Json; final: boolean; agai
       cursor = answer.pagination.next_cursor;
       if (!cursor) break;
     }
+    seen(steps);
     return { steps, waits, more: Boolean(cursor) };
   }, [job.id, pages, allowed], { about: `job:${job.id}`, everyMs: final ? 0 : 15_000 * pages });
   const done = (said: string) => {
@@ -72,13 +73,13 @@ export function Durable({ job, final, again }: { job: Json; final: boolean; agai
             empty={<Empty title="No stored steps" />}
             columns={[
               { name: "Step", cell: (step) => <Text>{step.name}</Text>, by: (step) => step.name },
-              { name: "Kind", wide: true, cell: (step) => (step.kind === "job" ? "Child job" : label(step.kind)), by: (step) => step.kind },
+              { name: "Kind", cell: (step) => (step.kind === "job" ? "Child job" : label(step.kind)), by: (step) => step.kind },
               { name: "State", cell: (step) => <State of={step.status} />, by: (step) => step.status },
-              { name: "Attempt", wide: true, right: true, cell: (step) => number(step.attempt), by: (step) => step.attempt },
+              { name: "Attempt", right: true, cell: (step) => number(step.attempt), by: (step) => step.attempt },
               // A signal has no beginning.
-              { name: "Began", wide: true, cell: (step) => <Time at={step.started_at ?? step.stored_at} />, by: (step) => step.started_at ?? step.stored_at },
-              { name: "Duration", wide: true, right: true, cell: (step) => <Duration ms={step.duration_ms} />, by: (step) => step.duration_ms ?? -1 },
-              { name: "Bytes", wide: true, right: true, cell: (step) => number(size(step.result ?? step.error ?? null)), by: (step) => size(step.result ?? step.error ?? null) },
+              { name: "Began", cell: (step) => <Time at={step.started_at ?? step.stored_at} />, by: (step) => step.started_at ?? step.stored_at },
+              { name: "Duration", right: true, cell: (step) => <Duration ms={step.duration_ms} />, by: (step) => step.duration_ms ?? -1 },
+              { name: "Bytes", right: true, cell: (step) => number(size(step.result ?? step.error ?? null)), by: (step) => size(step.result ?? step.error ?? null) },
               { name: "Result", cell: (step) => step.error ? <Failure of={step.error} /> : step.result === undefined ? <span class="dim">–</span> : <Result of={step} /> },
               { name: "", cell: (step) => <Forget of={step.name} /> },
             ]} />

@@ -74,8 +74,8 @@ export function Events() {
             { name: "Time", cell: (event) => <Time at={event.time} /> },
             { name: "Event", cell: (event) => <code><bdi>{event.type}</bdi></code>, by: (event) => event.type },
             { name: "Subject", cell: (event) => <Subject of={event} /> },
-            { name: "Queue", wide: true, cell: (event) => <Text>{event.data?.queue}</Text> },
-            { name: "Details", wide: true, cell: (event) => <code class="cut"><bdi>{json(Object.fromEntries(Object.entries(event.data ?? {}).filter(([name]) => name !== "queue")))}</bdi></code> },
+            { name: "Queue", cell: (event) => <Text>{event.data?.queue}</Text> },
+            { name: "Details", cell: (event) => <code class="cut"><bdi>{json(Object.fromEntries(Object.entries(event.data ?? {}).filter(([name]) => name !== "queue")))}</bdi></code> },
           ]} />
           {older && <Pager shown={events.length} more busy={busy} what="events" on={showOlder} />}
         </>}

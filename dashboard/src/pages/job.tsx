@@ -1,6 +1,8 @@
+import { useState } from "preact/hooks";
 import { BASE, call, can, get, key, type Json, seg } from "../api";
 import { capital, duration, json, percent, plural, quoted } from "../format";
-import { usePoll } from "../live";
+import { useBox } from "../box";
+import { now, usePoll } from "../live";
 import { href } from "../route";
 import { Act, ask, Card, Copy, Empty, Facts, JobLink, JsonCard, Link, Page, QueueLink, State, tell, Text, Time, Trouble, When } from "../ui";
 import { asleep, Durable } from "./durable";
@@ -30,6 +32,7 @@ export function JobPage({ name: id }: { name: string }) {
     return { ...answer.job, ...answer } as Json;
   }, [id], { about });
   const history = usePoll((signal) => (can("jobs:read") ? get(`/jobs/${seg(id)}/history`, signal) : Promise.resolve({ events: [] })), [id], { about });
+  const [steps, setSteps] = useState<Json[]>([]);
   const job = read.data;
   const path = `/admin/jobs/${seg(id)}`;
   const state: string = job?.state ?? "";
@@ -102,11 +105,12 @@ export function JobPage({ name: id }: { name: string }) {
             ] as const).map(([label, field]) => [label, data[field] && <Time at={data[field]} />])} />
             {data.started_at && data.enqueued_at && data.started_at >= data.enqueued_at && <p class="dim">Wait {duration(Date.parse(data.started_at) - Date.parse(data.enqueued_at))}{data.completed_at && <> · Run {duration(Date.parse(data.completed_at) - Date.parse(data.started_at))}</>}</p>}
           </Card>
+          <div class="wide"><Run job={data} events={history.data?.events ?? []} steps={steps} /></div>
           <Card title="History">
             <Trouble read={history} />
             <When read={history}>{(past) => <Timeline events={past.events} errors={data.errors ?? []} approximate={past.approximate} />}</When>
           </Card>
-          {data.durable && <Durable job={data} final={FINAL.has(state)} again={() => { read.again(); history.again(); }} />}
+          {data.durable && <Durable job={data} final={FINAL.has(state)} seen={setSteps} again={() => { read.again(); history.again(); }} />}
           <JsonCard title="Arguments" value={data.args} />
           {data.meta && Object.keys(data.meta).length > 0 && <JsonCard title="Meta" value={data.meta} />}
           {data.result !== undefined && <JsonCard title="Result" value={data.result} />}
@@ -116,6 +120,59 @@ export function JobPage({ name: id }: { name: string }) {
         </div>
       </>}</When>
     </Page>
+  );
+}
+
+interface Part { name: string; state: string; from: number; to: number; bad?: boolean }
+
+/** The parts of a run: scheduled, available, active by attempt, waiting for a retry; and its steps. */
+function parts(job: Json, events: Json[], steps: Json[], now: number): Part[] {
+  const found: Part[] = [];
+  let open: Part | undefined;
+  const begin = (name: string, state: string, from: number) => {
+    if (open) found.push({ ...open, to: from });
+    open = name ? { name, state, from, to: now } : undefined;
+  };
+  for (const { event_type: type, timestamp, data } of events) {
+    const at = Date.parse(timestamp);
+    if (type === "job.created") {
+      const due = Date.parse(job.scheduled_at ?? "");
+      if (due > at) begin("Scheduled", "scheduled", at);
+      if (!(due > now)) begin("Available", "available", due > at ? due : at);
+    } else if (type === "job.attempt_started") begin(`Attempt ${data?.attempt ?? ""}`, "active", at);
+    else if (type === "job.attempt_failed") {
+      // The record of a job with a later attempt has no start of this one.
+      if (open?.state === "available") Object.assign(open, { name: `Wait and attempt ${data?.attempt ?? ""}`, state: "active" });
+      if (open) open.bad = true;
+      begin("Waits for retry", "retryable", at);
+    } else if (type === "job.attempt_completed" || FINAL.has(data?.to)) begin("", "", at);
+    else if (data?.to === "available" && open?.state !== "available") begin("Available", "available", at);
+    else if (data?.to === "retryable" && open?.state !== "retryable") begin("Waits for retry", "retryable", at);
+  }
+  if (open) found.push({ ...open, to: FINAL.has(job.state) ? Date.parse(job.completed_at ?? job.cancelled_at ?? "") || open.from : Math.max(now, open.from) });
+  for (const step of steps)
+    if (step.started_at) found.push({ name: step.name, state: "step", from: Date.parse(step.started_at), to: Date.parse(step.started_at) + (step.duration_ms ?? 0), bad: Boolean(step.error) });
+  // A part of no time, for example of a job that failed permanently, tells nothing.
+  return found.filter((part) => part.state === "active" || part.state === "step" || part.to > part.from);
+}
+
+function Run({ job, events, steps }: { job: Json; events: Json[]; steps: Json[] }) {
+  const all = parts(job, events, steps, useBox(now));
+  if (!all.length) return null;
+  const from = Math.min(...all.map((part) => part.from));
+  const whole = Math.max(1, Math.max(...all.map((part) => part.to)) - from);
+  return (
+    <Card title="Run">
+      <ol class="run">
+        {all.map((part, index) => (
+          <li key={index} data-state={part.state} data-bad={part.bad ? "" : undefined}>
+            <span><bdi>{part.name}</bdi>{part.bad && " failed"}</span>
+            <svg viewBox="0,0,100,1" preserveAspectRatio="none" aria-hidden="true"><rect x={Math.min(99.4, ((part.from - from) / whole) * 100)} width={Math.max(0.6, ((part.to - part.from) / whole) * 100)} height="1" /></svg>
+            <span>{duration(part.to - part.from)}</span>
+          </li>
+        ))}
+      </ol>
+    </Card>
   );
 }
 

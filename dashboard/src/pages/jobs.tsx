@@ -3,8 +3,9 @@ import { can, call, get, type Json, limited, query, seg } from "../api";
 import { capital, json, label, number, percent, plural } from "../format";
 import { usePoll, type Read } from "../live";
 import { go, href, refine, useRoute } from "../route";
-import { Act, ask, Card, type Column, DateField, Empty, JobLink, Page, Pager, QueueLink, State, Table, tell, Text, Time, Trouble, When } from "../ui";
+import { Act, ask, Card, type Column, Count, DateField, Empty, JobLink, Page, Pager, QueueLink, parsed, State, Table, tell, Text, Time, Trouble, When } from "../ui";
 import { Bulk, follow, type Kind, Selection } from "../bulk";
+import { Latency } from "./latency";
 import { whole } from "./queues";
 
 const PAGE = 50;
@@ -32,11 +33,11 @@ async function list(filter: Record<string, string | undefined>, cursor: string |
 }
 
 /** Matching jobs, refreshed while only the first page is loaded. */
-export function useJobs(filter: Record<string, string | undefined>): Read<Found> & { more: () => void } {
+export function useJobs(filter: Record<string, string | undefined>, answers = FIRST_ANSWERS): Read<Found> & { more: () => void } {
   const [extra, add] = useState<Found | null>(null);
   const [busy, set] = useState(false);
   const text = JSON.stringify(filter);
-  const read = usePoll((signal) => list(filter, undefined, filter.queue ? MORE_ANSWERS : FIRST_ANSWERS, signal), [text], {
+  const read = usePoll((signal) => list(filter, undefined, answers, signal), [text], {
     everyMs: extra ? 0 : undefined, about: filter.queue ? `queue:${filter.queue}` : "all",
   });
   useEffect(() => add(null), [text]);
@@ -62,13 +63,76 @@ export const JOB: Record<string, Column<Json>> = {
   type: { name: "Type", cell: (job) => <Text>{job.type}</Text>, by: (job) => job.type },
   queue: { name: "Queue", cell: (job) => <QueueLink name={job.queue} />, by: (job) => job.queue },
   state: { name: "State", cell: (job) => <State of={job.dead_letter ? "dead-letter" : job.state} />, by: (job) => job.state },
-  attempt: { name: "Attempt", right: true, wide: true, cell: (job) => `${job.attempt} / ${job.max_attempts}`, by: (job) => job.attempt },
-  priority: { name: "Priority", right: true, wide: true, cell: (job) => job.priority, by: (job) => job.priority },
-  created: { name: "Created", wide: true, cell: (job) => <Time at={job.created_at} />, by: (job) => job.created_at ?? "" },
-  args: { name: "Arguments", wide: true, cell: (job) => <code class="cut"><bdi>{args(job)}</bdi></code> },
+  attempt: { name: "Attempt", right: true, cell: (job) => `${job.attempt} / ${job.max_attempts}`, by: (job) => job.attempt },
+  priority: { name: "Priority", right: true, cell: (job) => job.priority, by: (job) => job.priority },
+  created: { name: "Created", cell: (job) => <Time at={job.created_at} />, by: (job) => job.created_at ?? "" },
+  args: { name: "Arguments", cell: (job) => job.args === undefined ? <span class="dim">on its page</span> : <code class="cut">{args(job)}</code> },
 };
 
 const STATES = ["", "available", "active", "scheduled", "retryable", "pending", "completed", "cancelled", "discarded"];
+
+/** The counters of the states, of one queue or of all. Each is a filter. */
+function Totals({ queue, state }: { queue?: string; state?: string }) {
+  const read = usePoll((signal) => get(queue ? `/queues/${seg(queue)}/stats` : "/admin/stats", signal), [queue], { about: queue ? `queue:${queue}` : "all" });
+  const counts = queue ? read.data?.stats : read.data?.jobs;
+  if (read.error?.status === 404) return null;
+  return (
+    <>
+      <Trouble read={read} />
+      <div class="numbers" role="group" aria-label="Jobs by state">
+        {STATES.slice(1).map((each) => <Count key={each} label={label(each)} of={counts?.[each]} current={each === state} to={`/jobs${query({ queue, state: each === state ? "" : each })}`} />)}
+      </div>
+      {read.data && <p class="dim note">Counted for {queue ? <>queue <bdi>{queue}</bdi></> : "all queues"} <Time at={read.data.computed_at} />. Other filters do not change these counts.</p>}
+    </>
+  );
+}
+
+/** Values of a filter, with their counts. */
+function Facet(props: { title: string; name: string; counts: [string, number][]; now?: string; note: string }) {
+  if (!props.counts.length) return null;
+  return (
+    <div class="facet" role="group" aria-label={props.title}>
+      <span class="dim">{props.title}</span>
+      {props.counts.map(([value, count]) => (
+        <button key={value} type="button" class="small" aria-pressed={props.now === value} onClick={() => refine({ [props.name]: props.now === value ? undefined : value })}><bdi>{value}</bdi> <strong>{number(count)}</strong></button>
+      ))}
+      <span class="dim">{props.note}</span>
+    </div>
+  );
+}
+
+const UNFINISHED = ["scheduled", "available", "pending", "active", "retryable"];
+
+function Largest() {
+  const read = usePoll((signal) => get("/admin/queues?sort=depth&limit=8", signal), [], { everyMs: 60_000 });
+  const counts = (read.data?.items ?? []).map((each: Json): [string, number] => [each.name, UNFINISHED.reduce((sum, state) => sum + each.counts[state], 0)]);
+  return <Facet title="Queue" name="queue" counts={counts} note="Unfinished jobs of the largest queues, at most 1 minute old" />;
+}
+
+/** Opens the form that enqueues a job. */
+export const enqueue = (queue = "default") => ask({
+  title: "Enqueue job", button: "Enqueue",
+  questions: [
+    { name: "type", label: "Type", required: true }, { name: "queue", label: "Queue", value: queue },
+    { name: "args", label: "Arguments", kind: "json", value: "[]", help: "A JSON array." },
+    { name: "meta", label: "Meta", kind: "json", help: "A JSON object. Empty: none." },
+    { name: "priority", label: "Priority", kind: "number", value: "0", help: "Higher priorities run first." },
+    { name: "delay_until", label: "Run", kind: "later", help: "A time, or a duration from now such as 5m. Empty: now." },
+    { name: "max_attempts", label: "Max. attempts", kind: "number", help: "Empty: the queue's setting." },
+    { name: "tags", label: "Tags", kind: "list", help: "One per line." },
+  ],
+  act: async ({ type, queue, args, meta, priority, delay_until, max_attempts, tags }) => {
+    const { job } = await call("POST", "/jobs", {
+      type, args: parsed(args!, "args"), ...(meta && { meta: parsed(meta, "meta") }),
+      options: {
+        queue, priority: whole(priority || "0", "priority"), ...(delay_until && { delay_until }), ...(tags && { tags: tags.split("\n").map((tag) => tag.trim()).filter(Boolean) }),
+        ...(max_attempts && { retry: { max_attempts: whole(max_attempts, "max_attempts") } }),
+      },
+    });
+    tell("Job enqueued");
+    go(`/jobs/${seg(job.id)}`);
+  },
+});
 
 export function Jobs() {
   const { query: asked } = useRoute();
@@ -85,7 +149,9 @@ export function Jobs() {
     refine({ queue: value("queue"), state: value("state"), type: value("type"), tag: value("tag"), args: value("args"), since: time("since"), until: time("until") });
   };
   return (
-    <Page title="All jobs">
+    <Page title="All jobs" actions={<Act needs="jobs:write" on={() => enqueue(filter.queue)}>Enqueue job</Act>}>
+      {can("admin:read") && !blocked && <Totals queue={filter.queue} state={filter.state} />}
+      {can("admin:read") && !asked.size && !only && <Largest />}
       <Card>
         <form key={JSON.stringify(filter)} class="filters" onSubmit={set} role="search">
           <label>Queue <input name="queue" defaultValue={filter.queue} spellcheck={false} /></label>
@@ -105,7 +171,7 @@ export function Jobs() {
       {blocked ? (
         <Card><Empty title="Select a queue">Your key has access to some queues only. Enter one of them above.</Empty></Card>
       ) : (
-        <Listing filter={filter} columns={["id", "type", "queue", "state", "attempt", "priority", "created", "args"]}
+        <Listing search filter={filter} columns={["id", "type", "queue", "state", "attempt", "priority", "created", "args"]}
           empty={asked.size ? <Empty title="No matching jobs"><a href={href("/jobs")}>Clear filters</a></Empty> : <Empty title="No jobs" />} />
       )}
     </Page>
@@ -119,20 +185,24 @@ function local(iso: string | undefined): string {
 }
 
 /** A list of jobs with actions for the selected ones or for all that match. */
-export function Listing(props: { filter: Record<string, string | undefined>; columns: (string | Column<Json>)[]; empty: preact.ComponentChildren; title?: string }) {
-  const read = useJobs(props.filter);
+export function Listing(props: { filter: Record<string, string | undefined>; columns: (string | Column<Json>)[]; empty: preact.ComponentChildren; title?: string; search?: boolean; answers?: number }) {
+  const read = useJobs(props.filter, props.answers);
+  const [words, search] = useState("");
   const [picked, pick] = useState(new Set<string>());
   const [all, setAll] = useState(false);
   const [at, move] = useState(-1);
   const place = useRef<HTMLDivElement>(null);
-  const jobs = read.data?.items ?? [];
+  const loaded = read.data?.items ?? [];
+  const jobs = words ? loaded.filter((job) => json([job.id, job.type, job.queue, job.tags, job.meta, job.args, job.error, job.result]).toLowerCase().includes(words.toLowerCase())) : loaded;
+  const types = new Map<string, number>();
+  for (const { type } of loaded) types.set(type, (types.get(type) ?? 0) + 1);
   const text = JSON.stringify(props.filter);
   const chosen = all ? new Set(jobs.map((job) => job.id as string)) : picked;
   const choose = (next: Set<string>) => { setAll(false); pick(next); };
-  useEffect(() => choose(new Set()), [text]);
+  useEffect(() => { choose(new Set()); search(""); }, [text]);
   // The current values for the key handler: keys can be faster than the next render.
   const now = useRef({ at, chosen, jobs });
-  now.current = { at, chosen, jobs };
+  now.current = { at, chosen, jobs: now.current.jobs };
   useEffect(() => {
     // j and k move, x selects, Enter opens, except in form fields.
     const press = (event: KeyboardEvent) => {
@@ -168,12 +238,20 @@ export function Listing(props: { filter: Record<string, string | undefined>; col
           <div ref={place}>
             <Actions chosen={[...chosen]} all={all} filter={named} total={data.next ? data.total : data.items.length} shown={data.items.length}
               select={(every) => { pick(new Set()); setAll(every); }} done={() => { choose(new Set()); read.again(); }} />
-            <Table rows={data.items} columns={columns} label={props.title ?? "Jobs"} part={Boolean(data.next)} id={(job) => job.id} chosen={chosen} choose={choose} at={at} empty={data.next ? <Empty title="No matches so far">Only a part of the jobs was searched. A search in one queue is faster.</Empty> : props.empty} />
+            {props.search && <>
+              <Facet title="Type" name="type" now={props.filter.type} counts={[...types].sort((a, b) => b[1] - a[1]).slice(0, 8)} note={`Counted in the ${plural(loaded.length, "loaded job")}`} />
+              <div class="facet">
+                <label>Search loaded jobs <input type="search" value={words} onInput={(event) => search(event.currentTarget.value)} placeholder="ID, type, meta, arguments, error" spellcheck={false} /></label>
+                {words && <span class="dim" role="status">{number(jobs.length)} of {plural(loaded.length, "loaded job")}{data.next ? ". Load more jobs to search more" : ""}</span>}
+              </div>
+            </>}
+            <Table rows={jobs} seen={(rows) => { now.current.jobs = rows; }} columns={columns} label={props.title ?? "Jobs"} part={Boolean(data.next)} id={(job) => job.id} chosen={chosen} choose={choose} at={at} empty={words ? <Empty title="No matches in the loaded jobs" /> : data.next ? <Empty title="No matches so far">Only a part of the jobs was searched. A search in one queue is faster.</Empty> : props.empty} />
             <Pager shown={data.items.length} total={data.total} more={Boolean(data.next)} busy={read.busy} what="jobs" on={read.more} />
             {data.unsearched > 0 && <p class="dim">{plural(data.unsearched, "job")} not searched: the arguments are too large for the job record.</p>}
           </div>
         )}</When>
       </Card>
+      {props.search && <Latency jobs={jobs} />}
     </>
   );
 }
@@ -255,8 +333,8 @@ export function Running() {
     "id", "type", "queue",
     { name: "Worker", cell: (job) => <Text>{job.worker_id}</Text>, by: (job) => job.worker_id ?? "" },
     { name: "Started", cell: (job) => <Time at={job.started_at} />, by: (job) => job.started_at ?? "" },
-    { name: "Lease expires", wide: true, cell: (job) => <Time at={job.lease_expires_at} />, by: (job) => job.lease_expires_at ?? "" },
-    { name: "Progress", wide: true, cell: (job) => job.progress === undefined ? <span class="dim">–</span> : <Progress of={job} /> },
+    { name: "Lease expires", cell: (job) => <Time at={job.lease_expires_at} />, by: (job) => job.lease_expires_at ?? "" },
+    { name: "Progress", cell: (job) => job.progress === undefined ? <span class="dim">–</span> : <Progress of={job} /> },
     "attempt", "args",
   ];
   return (
@@ -290,10 +368,10 @@ export function Waiting() {
           <button type="submit" class="main">Search</button>
         </form>
       </Card>
-      <Listing title="Retryable" filter={{ state: "retryable", queue }}
-        columns={["id", "type", "queue", "attempt", due("Next attempt", "next_retry_at"), { name: "Error", wide: true, cell: (job) => <Text>{job.error?.type}</Text> }, "args"]}
+      <Listing title="Retryable" answers={3} filter={{ state: "retryable", queue }}
+        columns={["id", "type", "queue", "attempt", due("Next attempt", "next_retry_at"), { name: "Error", cell: (job) => <Text>{job.error?.type}</Text> }, "args"]}
         empty={<Empty title="No retryable jobs" />} />
-      <Listing title="Scheduled" filter={{ state: "scheduled", queue }}
+      <Listing title="Scheduled" answers={3} filter={{ state: "scheduled", queue }}
         columns={["id", "type", "queue", due("Scheduled for", "scheduled_at"), "priority", "created", "args"]}
         empty={<Empty title="No scheduled jobs">To schedule a job, enqueue it with <code>delay_until</code>.</Empty>} />
     </Page>

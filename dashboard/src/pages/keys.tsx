@@ -33,7 +33,7 @@ export function Keys() {
       { name: "name", label: "Name", help: "A person or a program. It is the producer of jobs that are enqueued with this key." },
       ...SCOPES.map(([scope, what]) => ({ name: scope, label: scope, kind: "check" as const, help: what })),
       { name: "queues", label: "Queues", kind: "list" as const, help: "One per line; a name can end in *. Empty: all queues." },
-      { name: "expires_at", label: "Expires", help: "A time, or a duration from now such as +P90D. Empty: when the key that creates it expires, or never." },
+      { name: "expires_at", label: "Expires", kind: "later", help: "A time, or a duration from now such as 90d. Empty: when the key that creates it expires, or never." },
     ],
     act: async (answers) => {
       const queues = answers.queues!.split("\n").map((line) => line.trim()).filter(Boolean);
@@ -69,11 +69,11 @@ export function Keys() {
             { name: "Name", cell: (key) => <><Text>{key.name}</Text>{key.id === who.key && <span class="dim"> (yours)</span>}</>, by: (key) => key.name },
             { name: "State", cell: (key) => <State of={key.state} />, by: (key) => key.state },
             { name: "Scopes", cell: (key) => key.scopes.map((scope: string) => <span key={scope} class="tag">{scope}</span>) },
-            { name: "Queues", wide: true, cell: (key) => key.queues ? <Text>{key.queues.join(", ")}</Text> : "All" },
+            { name: "Queues", cell: (key) => key.queues ? <Text>{key.queues.join(", ")}</Text> : "All" },
             { name: "Last used", cell: (key) => <Time at={key.last_used_at} />, by: (key) => key.last_used_at ?? "" },
-            { name: "Expires", wide: true, cell: (key) => <Time at={key.revoked_at ?? key.expires_at} />, by: (key) => key.expires_at ?? "" },
-            { name: "Created by", wide: true, cell: (key) => <Text>{key.made_by}</Text>, by: (key) => key.made_by ?? "" },
-            { name: "ID", wide: true, cell: (key) => <code>{key.id}</code> },
+            { name: "Expires", cell: (key) => <Time at={key.revoked_at ?? key.expires_at} />, by: (key) => key.expires_at ?? "" },
+            { name: "Created by", cell: (key) => <Text>{key.made_by}</Text>, by: (key) => key.made_by ?? "" },
+            { name: "ID", cell: (key) => <code>{key.id}</code> },
             { name: "", cell: (key) => key.state === "active" && <Act small danger of={`${key.name}, ${key.id}`} on={revoke(key)}>Revoke</Act> },
           ]} />
           <Pager shown={data.items.length} more={data.more} busy={read.busy} what="keys, oldest first" on={() => setPages(pages + 1)} />

@@ -1,5 +1,5 @@
 import { call, get, type Json, parsedLimit, seg } from "../api";
-import { number } from "../format";
+import { number, written } from "../format";
 import { usePoll } from "../live";
 import { Act, ask, Card, Empty, Meter, Page, Pager, State, Table, tell, Text, Time, When } from "../ui";
 import { whole } from "./queues";
@@ -12,8 +12,8 @@ export function Limits() {
     questions: [
       ...(limit ? [] : [{ name: "key", label: "Key" }]),
       { name: "concurrency", label: "Concurrency limit", kind: "number", value: limit?.concurrency?.limit === undefined ? "" : String(limit.concurrency.limit) },
-      { name: "rate", label: "Rate", help: "Dispatches per period: 100 / PT1M. Empty: unlimited.", value: limit?.rate ? `${limit.rate.limit} / ${limit.rate.period}` : "" },
-      { name: "expires_at", label: "Expires", help: "A time, or a duration from now such as +PT1H. Empty: never." },
+      { name: "rate", label: "Rate", help: "Dispatches per period, for example 100 per 1m. Empty: unlimited.", value: limit?.rate ? `${limit.rate.limit} per ${written(limit.rate.period)}` : "" },
+      { name: "expires_at", label: "Expires", kind: "later", help: "A time, or a duration from now such as 1h. Empty: never." },
     ],
     act: async ({ key, concurrency, rate, expires_at }) => {
       await call("PUT", `/rate-limits/${seg(limit?.key ?? key)}/override`, {
@@ -34,8 +34,8 @@ export function Limits() {
             columns={[
               { name: "Key", cell: (limit) => <Text>{limit.key}</Text>, by: (limit) => limit.key },
               { name: "Active", cell: (limit) => limit.concurrency?.limit !== undefined ? <Meter value={limit.concurrency.active} of={limit.concurrency.limit} label="Active" /> : <span class="dim">no limit</span> },
-              { name: "Rate", cell: (limit) => limit.rate ? <><Meter value={limit.rate.current_count ?? 0} of={limit.rate.limit} label="Dispatched" /> <span class="dim">per {limit.rate.period}</span></> : limit.throttle ? `${limit.throttle.limit ?? 1} / ${limit.throttle.period}` : <span class="dim">no limit</span> },
-              { name: "Available", right: true, wide: true, cell: (limit) => limit.waiting === undefined ? <span class="dim">–</span> : number(limit.waiting) },
+              { name: "Rate", cell: (limit) => limit.rate ? <><Meter value={limit.rate.current_count ?? 0} of={limit.rate.limit} label="Dispatched" /> <span class="dim">per {written(limit.rate.period)}</span></> : limit.throttle ? `${limit.throttle.limit ?? 1} per ${written(limit.throttle.period)}` : <span class="dim">no limit</span> },
+              { name: "Available", right: true, cell: (limit) => limit.waiting === undefined ? <span class="dim">–</span> : number(limit.waiting) },
               { name: "State", cell: (limit) => <>{limit.throttled && <State of="throttled" />}{limit.override && <> <State of="overridden" /> {limit.override.expires_at && <>until <Time at={limit.override.expires_at} /></>}</>}{limit.paused_until && <> paused until <Time at={limit.paused_until} /></>}</> },
               { name: "", cell: (limit) => <span class="row">
                 <Act small of={limit.key} on={override(limit)}>Set override</Act>

@@ -83,7 +83,7 @@ function Shares({ pool, workers }: { pool?: string; workers: Record<string, numb
           { name: "Actual share", right: true, cell: (row) => (dispatched ? percent(row.dispatch_ratio_1m) : none), by: (row) => row.dispatch_ratio_1m },
           { name: "Dispatched/min", right: true, cell: (row) => number(row.dispatch_count_1m), by: (row) => row.dispatch_count_1m },
           { name: "Active", right: true, cell: (row) => number(row.active_jobs), by: (row) => row.active_jobs },
-          { name: "Avg. wait", right: true, wide: true, cell: (row) => (row.dispatch_count_1m ? duration(row.avg_wait_ms) : none), by: (row) => row.avg_wait_ms },
+          { name: "Avg. wait", right: true, cell: (row) => (row.dispatch_count_1m ? duration(row.avg_wait_ms) : none), by: (row) => row.avg_wait_ms },
         ]} />;
       }}</When>
     </>

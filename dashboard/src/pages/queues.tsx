@@ -1,11 +1,12 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, call, can, get, type Json, limited, query, seg } from "../api";
-import { duration, label, number, plural } from "../format";
+import { duration, label, number, plural, written } from "../format";
 import { usePoll } from "../live";
 import { go, refine, useRoute } from "../route";
 import { Act, ask, Card, Empty, Facts, Link, Menu, Meter, Count, Page, Pager, QueueLink, Spark, State, Table, tell, Text, Time, Trouble, When, type Column } from "../ui";
 import { History } from "./overview";
 import { ConfigForm } from "./config";
+import { enqueue } from "./jobs";
 
 const STATES = ["scheduled", "available", "pending", "active", "retryable"] as const;
 const depth = (queue: Json) => STATES.reduce((sum, state) => sum + (queue.counts?.[state] ?? 0), 0);
@@ -24,14 +25,14 @@ const COLUMNS: Column<Json>[] = [
   { name: "Queue", order: "name", cell: (q) => <><QueueLink name={q.name} /> {q.state !== "active" && <State of={q.state} />}</> },
   { name: "Available", order: "available", right: true, cell: (q) => number(q.counts.available) },
   { name: "Active", order: "active", right: true, cell: (q) => q.configuration.concurrency ? <Meter value={q.counts.active} of={q.configuration.concurrency} label="Active" /> : number(q.counts.active) },
-  { name: "Scheduled", order: "later", right: true, wide: true, cell: (q) => number(q.counts.scheduled + q.counts.retryable) },
+  { name: "Scheduled", order: "later", right: true, cell: (q) => number(q.counts.scheduled + q.counts.retryable) },
   { name: "Depth", order: "depth", right: true, cell: (q) => q.configuration.max_size ? <Meter value={depth(q)} of={q.configuration.max_size} label="Depth" /> : number(depth(q)) },
   { name: "Oldest available", order: "oldest", right: true, cell: (q) => <Time at={q.oldest_available_at} /> },
   { name: "Completed/min", order: "processed", right: true, cell: (q) => q.throughput.processed_per_minute },
-  { name: "Discarded/min", order: "failed", right: true, wide: true, cell: (q) => q.throughput.failed_per_minute },
-  { name: "Rate limit", wide: true, cell: (q) => q.configuration.rate_limit ? `${q.configuration.rate_limit.limit} / ${q.configuration.rate_limit.period}` : <span class="dim">–</span> },
-  { name: "Lanes", right: true, wide: true, cell: (q) => q.configuration.lanes },
-  { name: "Trend", wide: true, cell: (q) => { const v = seen.get(q.name) ?? []; return v.length > 1 ? <Spark values={v} label={`Depth of ${q.name} since the page was opened: from ${v[0]} to ${v.at(-1)}`} /> : <span class="dim">–</span>; } },
+  { name: "Discarded/min", order: "failed", right: true, cell: (q) => q.throughput.failed_per_minute },
+  { name: "Rate limit", cell: (q) => q.configuration.rate_limit ? `${q.configuration.rate_limit.limit} per ${written(q.configuration.rate_limit.period)}` : <span class="dim">–</span> },
+  { name: "Lanes", right: true, cell: (q) => q.configuration.lanes },
+  { name: "Trend", cell: (q) => { const v = seen.get(q.name) ?? []; return v.length > 1 ? <Spark values={v} label={`Depth of ${q.name} since the page was opened: from ${v[0]} to ${v.at(-1)}`} /> : <span class="dim">–</span>; } },
 ];
 
 export function Queues() {
@@ -145,7 +146,7 @@ export function QueuePage({ name }: { name: string }) {
     text: "This permanently deletes the jobs, results, and errors. Unfinished jobs are not deleted.",
     questions: [
       { name: "state", label: "State", kind: "choice", value: "completed", choices: [["completed", "Completed"], ["cancelled", "Cancelled"], ["discarded", "Discarded, including dead letters"]] },
-      { name: "older_than", label: "Finished before", help: "A duration such as P7D. Empty: all." },
+      { name: "older_than", label: "Finished before", kind: "span", help: "A duration such as 7d. Empty: all." },
     ],
     act: async ({ state, older_than }) => {
       const filter = { queue: name, state, ...(older_than && { older_than }) };
@@ -165,6 +166,7 @@ export function QueuePage({ name }: { name: string }) {
       title={name} read={read} about={queue && <>Queue, <State of={queue.state} /> since <Time at={queue.updated_at ?? queue.created_at} />{queue.deletion && <>, deletion in progress ({queue.deletion.strategy})</>}</>}
       actions={queue && <>
         <Link to={`/jobs${query({ queue: name })}`} class="button">View jobs</Link>
+        <Act needs="jobs:write" on={() => enqueue(name)}>Enqueue job</Act>
         <Act on={pause}>{queue.paused ? "Resume" : "Pause"}</Act>
         <Menu>
           <Act on={purge} danger>Purge finished jobs</Act>

@@ -24,9 +24,9 @@ export function Workers() {
               { name: "State", cell: (worker) => <><State of={worker.state} /> {worker.directive !== "running" && <span class="dim">Requested: {worker.directive}</span>}</>, by: (worker) => worker.state },
               { name: "Jobs", right: true, cell: (worker) => `${number(worker.active_jobs ?? 0)}${worker.concurrency ? ` / ${number(worker.concurrency)}` : ""}`, by: (worker) => worker.active_jobs ?? 0 },
               { name: "Last heartbeat", cell: (worker) => <Time at={worker.last_heartbeat_at} />, by: (worker) => worker.last_heartbeat_at ?? "" },
-              { name: "Queues", wide: true, cell: (worker) => (worker.queues ?? []).map((name: string) => <span key={name} class="tag"><QueueLink name={name} /></span>) },
-              { name: "Pool", wide: true, cell: (worker) => <Text>{worker.pool}</Text> },
-              { name: "Host", wide: true, cell: (worker) => <Text>{worker.hostname}</Text> },
+              { name: "Queues", cell: (worker) => (worker.queues ?? []).map((name: string) => <span key={name} class="tag"><QueueLink name={name} /></span>) },
+              { name: "Pool", cell: (worker) => <Text>{worker.pool}</Text> },
+              { name: "Host", cell: (worker) => <Text>{worker.hostname}</Text> },
               { name: "", cell: (worker) => <span class="row">
                 {worker.directive === "running"
                   ? <Act small of={worker.id} on={direct(worker, "quiet", "stops fetching")}>Quiet</Act>

@@ -1,6 +1,6 @@
 import { useMemo, useState } from "preact/hooks";
 import { call, get, type Json, query, seg } from "../api";
-import { label, number } from "../format";
+import { duration, label, number } from "../format";
 import { usePoll } from "../live";
 import { href } from "../route";
 import { Act, ask, Card, Empty, Facts, JobLink, Link, Page, Pager, State, Table, tell, Text, Time, When } from "../ui";
@@ -32,11 +32,11 @@ export function Workflows() {
             columns={[
               { name: "Workflow", cell: (each) => <Link to={`/workflows/${seg(each.id)}`}>{each.name ?? each.id}</Link>, by: (each) => each.name ?? each.id },
               { name: "State", cell: (each) => <State of={each.state} />, by: (each) => each.state },
-              { name: "Type", wide: true, cell: (each) => each.type, by: (each) => each.type },
+              { name: "Type", cell: (each) => each.type, by: (each) => each.type },
               { name: "Completed", right: true, cell: (each) => <>{number(each.steps_completed ?? 0)} / {number(each.steps_total ?? 0)} <progress max={Math.max(1, each.steps_total ?? 1)} value={each.steps_completed ?? 0} aria-label={`Completed steps of ${each.name ?? each.id}`} /></>, by: (each) => (each.steps_completed ?? 0) / Math.max(1, each.steps_total ?? 1) },
               { name: "Failed", right: true, cell: (each) => number(each.metadata?.failed_count ?? 0), by: (each) => each.metadata?.failed_count ?? 0 },
-              { name: "Created", wide: true, cell: (each) => <Time at={each.created_at} />, by: (each) => each.created_at },
-              { name: "Updated", wide: true, cell: (each) => <Time at={each.updated_at} />, by: (each) => each.updated_at ?? "" },
+              { name: "Created", cell: (each) => <Time at={each.created_at} />, by: (each) => each.created_at },
+              { name: "Updated", cell: (each) => <Time at={each.updated_at} />, by: (each) => each.updated_at ?? "" },
             ]} />
           <Pager shown={data.items.length} total={data.total} more={data.more} busy={read.busy} what="workflows" on={() => setPages(pages + 1)} />
         </>}</When>
@@ -45,7 +45,7 @@ export function Workflows() {
   );
 }
 
-interface Node { id: number; label: string; state: string; job?: string; level: number; row: number }
+interface Node { id: number; label: string; state: string; took: string; job?: string; level: number; row: number }
 const DRAWN = 150;
 
 /** The jobs of a workflow as nodes, and their dependencies as edges. */
@@ -81,12 +81,18 @@ function graph(steps: Json[], type: string): { nodes: Node[]; edges: [number, nu
     if (step.steps) return place(step.steps, step.type, before);
     const level = 1 + Math.max(-1, ...before.map((id) => nodes.find((node) => node.id === id)?.level ?? -1));
     const name = step.name ?? given(step);
-    nodes.push({ id: step.node, label: name && name !== step.type ? `${name}: ${step.type}` : step.type, state: step.job_state === "active" ? "active" : step.state, job: step.job_id ?? undefined, level, row: nodes.filter((node) => node.level === level).length });
+    nodes.push({ id: step.node, label: name && name !== step.type ? `${name}: ${step.type}` : step.type, state: step.job_state === "active" ? "active" : step.state, took: took(step), job: step.job_id ?? undefined, level, row: nodes.filter((node) => node.level === level).length });
     for (const id of before) edges.push([id, step.node]);
     return [step.node];
   };
   place(steps, type, []);
   return { nodes, edges };
+}
+
+/** How long a step has run, or ran. */
+function took(step: Json): string {
+  const end = step.completed_at ?? step.finished_at;
+  return step.started_at && (end || step.job_state === "active") ? duration(Math.max(0, (end ? Date.parse(end) : Date.now()) - Date.parse(step.started_at))) : "";
 }
 
 // The ID that a client set for a step. Without one, the server uses the index.
@@ -104,6 +110,7 @@ function Graph({ steps, type }: { steps: Json[]; type: string }) {
   const height = 16 + (1 + Math.max(0, ...nodes.map((node) => node.row))) * (H + GAP_Y) - GAP_Y;
   const by = new Map(nodes.map((node) => [node.id, node]));
   return (
+    <><p class="row legend">{[...new Set(nodes.map((node) => node.state))].map((state) => <span key={state}><State of={state} /> <strong>{nodes.filter((node) => node.state === state).length}</strong></span>)}</p>
     <div class="graph" tabIndex={0} role="region" aria-label="Graph of the workflow">
       <svg width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="group" aria-label={`${nodes.length} jobs`}>
         {edges.map(([from, to]) => {
@@ -116,13 +123,14 @@ function Graph({ steps, type }: { steps: Json[]; type: string }) {
             <g data-state={/^[a-z_-]+$/.test(node.state) ? node.state : "unknown"}>
               <rect x={x} y={y} width={W} height={H} rx="9" />
               <text x={x + 12} y={y + 20}>{node.label.length > 26 ? `${node.label.slice(0, 25)}…` : node.label}</text>
-              <text class="dim" x={x + 12} y={y + 36}>{label(node.state)}</text>
+              <text class="dim" x={x + 12} y={y + 36}>{label(node.state)}{node.took && ` · ${node.took}`}</text>
+              <title>{`${node.label}: ${label(node.state)}${node.took && `, ${node.took}`}`}</title>
             </g>
           );
           return node.job ? <a key={node.id} href={href(`/jobs/${seg(node.job)}`)}>{box}</a> : <g key={node.id}>{box}</g>;
         })}
       </svg>
-    </div>
+    </div></>
   );
 }
 
@@ -157,10 +165,11 @@ export function WorkflowPage({ name: id }: { name: string }) {
             { name: "Step", cell: (step) => <><span class="dim"><bdi>{step.before}</bdi></span><bdi>{step.name ?? given(step) ?? step.type}</bdi>{step.callback && <span class="dim"> on {typeof step.callback === "string" ? step.callback : JSON.stringify(step.callback)}</span>}</> },
             { name: "Type", cell: (step) => <Text>{step.type}</Text> },
             { name: "State", cell: (step) => <State of={step.job_state === "active" ? "active" : step.state} />, by: (step) => step.state },
-            { name: "Depends on", wide: true, cell: (step) => <Text>{step.depends_on?.join(", ")}</Text> },
+            { name: "Depends on", cell: (step) => <Text>{step.depends_on?.join(", ")}</Text> },
             { name: "Job", cell: (step) => step.job_id ? <JobLink id={step.job_id} /> : <span class="dim">Not started</span> },
-            { name: "Started", wide: true, cell: (step) => <Time at={step.started_at} /> },
-            { name: "Error", wide: true, cell: (step) => step.error ? <Failure of={step.error} /> : <span class="dim">–</span> },
+            { name: "Started", cell: (step) => <Time at={step.started_at} /> },
+            { name: "Duration", right: true, cell: (step) => took(step) || <span class="dim">–</span> },
+            { name: "Error", cell: (step) => step.error ? <Failure of={step.error} /> : <span class="dim">–</span> },
           ]} />
         </Card>
       </>}</When>

@@ -161,6 +161,11 @@ class DeploymentSettings(BaseModel):
     jwt_scope_prefix: str = Field("", pattern=r"^[!-~]{0,200}$")
     """authorizer=jwt: prefix of a scope in that claim, for example the identifier and slash of a
     Cognito resource server. Scopes without the prefix are ignored."""
+    jwt_tenant_claim: str = Field("ojs_tenant", pattern=r"^[!-~]{1,200}$")
+    """authorizer=jwt: claim with the tenant of the caller. A token without it has no tenant."""
+    tenant_from_meta: bool = False
+    """Whether `meta.tenant_id` of new jobs selects the tenant, if the caller has none and sends no
+    header. Jobs of queues that share turns by this field then move to queues of tenants."""
     cors_origins: Annotated[tuple[_Origin, ...], _Listed] = ()
     """Origins of web pages that can use the API, for example https://jobs.example.com. On the
     command line separated by commas. Empty: none."""
@@ -222,6 +227,9 @@ class DeploymentSettings(BaseModel):
 
     strict_queues: bool = False
     """Rejects jobs for queues that no operator created."""
+    schema_mode: Literal["strict", "warn", "off"] = "warn"
+    """What an enqueue does with arguments that don't match the schema of their job type: rejects
+    the job, stores it with a warning, or doesn't check. For types without a separate mode."""
     middleware: Annotated[tuple[_MiddlewareName, ...], _Listed] = ()
     """Middleware functions that process jobs before they are stored, in order, for example
     hooks:add_trace. On the command line separated by commas."""
@@ -386,6 +394,11 @@ class DeploymentSettings(BaseModel):
                 "requires authorizer=jwt",
             ),
             ("jwt_scope_prefix", self.jwt_scope_prefix and not jwt, "requires authorizer=jwt"),
+            (
+                "jwt_tenant_claim",
+                self.jwt_tenant_claim != "ojs_tenant" and not jwt,
+                "requires authorizer=jwt",
+            ),
             (
                 "authorizer_cache_s",
                 "authorizer_cache_s" in chosen and jwt,

@@ -43,6 +43,7 @@ class AsyncClient(Awaiting, Operations):
         *,
         key: str | None = None,
         iam: bool | Signer | None = None,
+        tenant: str | None = None,
         timeout_s: float = 30.0,
         retry: RetryPolicy | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
@@ -55,6 +56,7 @@ class AsyncClient(Awaiting, Operations):
             key: Access key. Default: `OJS_KEY`, unless requests are signed.
             iam: True to sign requests with AWS credentials, or a `Signer`. Default: true if
                 `OJS_AUTH` is `iam` and no key is given.
+            tenant: Tenant to act for. Default: the tenant of the key, or none.
             timeout_s: Timeout of one attempt in seconds. Default: 30.
             retry: Retry policy. Default: `RetryPolicy()`.
             transport: HTTP transport, for tests.
@@ -73,7 +75,7 @@ class AsyncClient(Awaiting, Operations):
         self._timeout_s = timeout_s
         self._sleep = sleep or asyncio.sleep
         self._http = httpx.AsyncClient(
-            base_url=root, headers=common_headers(key, iam), transport=transport,
+            base_url=root, headers=common_headers(key, iam, tenant), transport=transport,
             verify=needs_tls(root), auth=signer(key, iam),
         )  # fmt: skip
 

@@ -37,6 +37,7 @@ class Client(Blocking, Operations):
         *,
         key: str | None = None,
         iam: bool | Signer | None = None,
+        tenant: str | None = None,
         timeout_s: float = 30.0,
         retry: RetryPolicy | None = None,
         transport: httpx.BaseTransport | None = None,
@@ -49,6 +50,7 @@ class Client(Blocking, Operations):
             key: Access key. Default: `OJS_KEY`, unless requests are signed.
             iam: True to sign requests with AWS credentials, or a `Signer`. Default: true if
                 `OJS_AUTH` is `iam` and no key is given.
+            tenant: Tenant to act for. Default: the tenant of the key, or none.
             timeout_s: Timeout of one attempt in seconds. Default: 30.
             retry: Retry policy. Default: `RetryPolicy()`.
             transport: HTTP transport, for tests.
@@ -65,7 +67,7 @@ class Client(Blocking, Operations):
         self._timeout_s = timeout_s
         self._sleep = sleep
         self._http = httpx.Client(
-            base_url=root, headers=common_headers(key, iam), transport=transport,
+            base_url=root, headers=common_headers(key, iam, tenant), transport=transport,
             limits=_limits(httpx), verify=needs_tls(root), auth=signer(key, iam),
         )  # fmt: skip
 
@@ -293,11 +295,14 @@ def signer(key: str | None, iam: bool | Signer | None) -> Signer | None:
     return iam if isinstance(iam, Signer) else Signer()
 
 
-def common_headers(key: str | None, iam: bool | Signer | None = None) -> dict[str, str]:
+def common_headers(
+    key: str | None, iam: bool | Signer | None = None, tenant: str | None = None
+) -> dict[str, str]:
     """Return the headers of all requests."""
     key = key or (None if iam else os.environ.get("OJS_KEY"))
     found = {"Accept": "application/json", "User-Agent": USER_AGENT}
-    return found | ({"Authorization": f"Bearer {key}"} if key else {})
+    found |= {"Authorization": f"Bearer {key}"} if key else {}
+    return found | ({} if tenant is None else {"X-OJS-Tenant": tenant})
 
 
 def sent_headers(call: Call[Any], content: bytes | None) -> Mapping[str, str]:

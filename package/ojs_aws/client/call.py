@@ -82,6 +82,11 @@ def place(template: str, *names: str) -> str:
     return template.format(*(quote(name, safe="") for name in names))
 
 
+def if_match_header(etag: str | None) -> dict[str, str]:
+    """Return the header of a change that requires this version. Empty without a version."""
+    return {} if etag is None else {"If-Match": etag if etag == "*" else f'"{etag}"'}
+
+
 def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ojs_aws.client.call import Answer, Call, json_object, place
+from ojs_aws.client.call import Answer, Call, if_match_header, json_object, place
 from ojs_aws.client.method import Method
 
 
@@ -26,6 +26,74 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("DELETE", place("admin/jobs/{}", job_id), json_object)
+
+    @Method
+    @staticmethod
+    def admin_get_schema(type: str) -> Call[Answer]:
+        """Read the latest version of a schema.
+
+        Args:
+            type: Name of the schema.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("admin/schemas/{}", type), json_object)
+
+    @Method
+    @staticmethod
+    def admin_get_schema_version(type: str, version: str) -> Call[Answer]:
+        """Read a version of a schema.
+
+        Args:
+            type: Name of the schema.
+            version: Name of the version.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("admin/schemas/{}/{}", type, version), json_object)
+
+    @Method
+    @staticmethod
+    def admin_put_schema(type: str, version: str, **body: Any) -> Call[Answer]:
+        """Register a version of a schema.
+
+        Args:
+            type: Name of the schema.
+            version: Name of the version.
+            **body: Fields of the request: `schema_`, `args_schema`, `compatible_with`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("PUT", place("admin/schemas/{}/{}", type, version), json_object, body)
+
+    @Method
+    @staticmethod
+    def admin_set_schema_mode(type: str, **body: Any) -> Call[Answer]:
+        """Set what an enqueue does with arguments that don't match their schema.
+
+        Args:
+            type: Name of the schema.
+            **body: Fields of the request: `mode`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("PATCH", place("admin/schemas/{}", type), json_object, body)
 
     @Method
     @staticmethod
@@ -61,11 +129,12 @@ class Generated:
 
     @Method
     @staticmethod
-    def change_cron(name: str, **body: Any) -> Call[Answer]:
+    def change_cron(name: str, *, if_match: str | None = None, **body: Any) -> Call[Answer]:
         """Change some of a cron job.
 
         Args:
             name: Name of the cron job.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `expression`, `cron`, `schedule`, `timezone`,
                 `job_template`, `type`, `args`, `meta`, `options`, `queue`, `overlap_policy`,
                 `enabled`, `description`, `starts_at`, `ends_at`, `catchup_window`, `jitter`,
@@ -77,15 +146,18 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PATCH", place("cron/{}", name), json_object, body)
+        return Call(
+            "PATCH", place("cron/{}", name), json_object, body, headers=if_match_header(if_match)
+        )
 
     @Method
     @staticmethod
-    def configure_queue(name: str, **body: Any) -> Call[Answer]:
+    def configure_queue(name: str, *, if_match: str | None = None, **body: Any) -> Call[Answer]:
         """Change a queue's configuration.
 
         Args:
             name: Name of the queue.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `max_size`, `max_depth`, `max_size_bytes`,
                 `overflow_policy`, `strategy`, `warning_threshold`, `backpressure`, `concurrency`,
                 `rate_limit`, `visibility_timeout`, `default_timeout`, `default_retry`, `retention`,
@@ -99,14 +171,21 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PUT", place("queues/{}/config", name), json_object, body)
+        return Call(
+            "PUT",
+            place("queues/{}/config", name),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod
-    def create_delivery(**body: Any) -> Call[Answer]:
+    def create_delivery(*, if_match: str | None = None, **body: Any) -> Call[Answer]:
         """Push the jobs of queues to an endpoint or function.
 
         Args:
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `target`, `endpoint`, `queues`, `pool`, `job_types`,
                 `concurrency`, `batch_size`, `timeout_ms`, `form`, `signing_secret`,
                 `signing_secrets`, `paused`, `config`.
@@ -117,7 +196,9 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("POST", "admin/deliveries", json_object, body)
+        return Call(
+            "POST", "admin/deliveries", json_object, body, headers=if_match_header(if_match)
+        )
 
     @Method
     @staticmethod
@@ -201,11 +282,12 @@ class Generated:
 
     @Method
     @staticmethod
-    def delete_cron(name: str) -> Call[Answer]:
+    def delete_cron(name: str, *, if_match: str | None = None) -> Call[Answer]:
         """Delete a cron job; its jobs stay.
 
         Args:
             name: Name of the cron job.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
 
         Returns:
             The JSON object of the response.
@@ -213,7 +295,9 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("DELETE", place("cron/{}", name), json_object)
+        return Call(
+            "DELETE", place("cron/{}", name), json_object, headers=if_match_header(if_match)
+        )
 
     @Method
     @staticmethod
@@ -233,11 +317,12 @@ class Generated:
 
     @Method
     @staticmethod
-    def delete_delivery(name: str) -> Call[Answer]:
+    def delete_delivery(name: str, *, if_match: str | None = None) -> Call[Answer]:
         """Delete a delivery.
 
         Args:
             name: Name of the delivery.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
 
         Returns:
             The JSON object of the response.
@@ -245,15 +330,21 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("DELETE", place("admin/deliveries/{}", name), json_object)
+        return Call(
+            "DELETE",
+            place("admin/deliveries/{}", name),
+            json_object,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod
-    def delete_pool(name: str) -> Call[Answer]:
+    def delete_pool(name: str, *, if_match: str | None = None) -> Call[Answer]:
         """Delete a worker pool.
 
         Args:
             name: Name of the pool.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
 
         Returns:
             The JSON object of the response.
@@ -261,15 +352,18 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("DELETE", place("admin/pools/{}", name), json_object)
+        return Call(
+            "DELETE", place("admin/pools/{}", name), json_object, headers=if_match_header(if_match)
+        )
 
     @Method
     @staticmethod
-    def delete_rate_limit(key: str) -> Call[Answer]:
+    def delete_rate_limit(key: str, *, if_match: str | None = None) -> Call[Answer]:
         """Remove a key's override and pause.
 
         Args:
             key: Key of the rate limit.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
 
         Returns:
             The JSON object of the response.
@@ -277,7 +371,42 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("DELETE", place("rate-limits/{}", key), json_object)
+        return Call(
+            "DELETE", place("rate-limits/{}", key), json_object, headers=if_match_header(if_match)
+        )
+
+    @Method
+    @staticmethod
+    def delete_schema(schema: str) -> Call[Answer]:
+        """Delete the version of a schema that has a URI.
+
+        Args:
+            schema: Name of the schema.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("DELETE", place("schemas/{}", schema), json_object)
+
+    @Method
+    @staticmethod
+    def delete_schema_version(type: str, version: str) -> Call[Answer]:
+        """Delete a version of a schema.
+
+        Args:
+            type: Name of the schema.
+            version: Name of the version.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("DELETE", place("schemas/{}/{}", type, version), json_object)
 
     @Method
     @staticmethod
@@ -298,11 +427,12 @@ class Generated:
 
     @Method
     @staticmethod
-    def delete_webhook(subscription_id: str) -> Call[Answer]:
-        """Delete a subscription to events.
+    def delete_tenant(tenant_id: str, *, if_match: str | None = None) -> Call[Answer]:
+        """Delete the record of a tenant.
 
         Args:
-            subscription_id: ID of the subscription.
+            tenant_id: ID of the tenant.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
 
         Returns:
             The JSON object of the response.
@@ -310,7 +440,50 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("DELETE", place("webhooks/subscriptions/{}", subscription_id), json_object)
+        return Call(
+            "DELETE",
+            place("admin/tenants/{}", tenant_id),
+            json_object,
+            headers=if_match_header(if_match),
+        )
+
+    @Method
+    @staticmethod
+    def delete_webhook(subscription_id: str, *, if_match: str | None = None) -> Call[Answer]:
+        """Delete a subscription to events.
+
+        Args:
+            subscription_id: ID of the subscription.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call(
+            "DELETE",
+            place("webhooks/subscriptions/{}", subscription_id),
+            json_object,
+            headers=if_match_header(if_match),
+        )
+
+    @Method
+    @staticmethod
+    def get_action(action_id: str) -> Call[Answer]:
+        """Read an action of an operator.
+
+        Args:
+            action_id: ID of the action.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("admin/actions/{}", action_id), json_object)
 
     @Method
     @staticmethod
@@ -501,7 +674,7 @@ class Generated:
     @Method
     @staticmethod
     def get_queue_policy() -> Call[Answer]:
-        """Read the policy for new queues.
+        """Read the policy for new queues, or that of the caller's tenant.
 
         Returns:
             The JSON object of the response.
@@ -526,6 +699,38 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", place("rate-limits/{}", key), json_object)
+
+    @Method
+    @staticmethod
+    def get_schema(schema: str) -> Call[Answer]:
+        """Read the latest version of a schema by job type, or a version by URI.
+
+        Args:
+            schema: Name of the schema.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("schemas/{}", schema), json_object)
+
+    @Method
+    @staticmethod
+    def get_tenant(tenant_id: str) -> Call[Answer]:
+        """Read a tenant.
+
+        Args:
+            tenant_id: ID of the tenant.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("admin/tenants/{}", tenant_id), json_object)
 
     @Method
     @staticmethod
@@ -604,6 +809,22 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", "health", json_object)
+
+    @Method
+    @staticmethod
+    def job_lineage(job_id: str) -> Call[Answer]:
+        """Read which jobs a job comes from, and which follow it.
+
+        Args:
+            job_id: ID of the job.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("jobs/{}/lineage", job_id), json_object)
 
     @Method
     @staticmethod
@@ -833,6 +1054,38 @@ class Generated:
 
     @Method
     @staticmethod
+    def list_schema_versions(type: str) -> Call[Answer]:
+        """List the versions of a schema.
+
+        Args:
+            type: Name of the schema.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("schemas/{}/versions", type), json_object)
+
+    @Method
+    @staticmethod
+    def list_schemas(**query: Any) -> Call[Answer]:
+        """List the job types that have a schema.
+
+        Args:
+            **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", "schemas", json_object, query=query)
+
+    @Method
+    @staticmethod
     def list_steps(job_id: str, **query: Any) -> Call[Answer]:
         """Read the stored outcomes of a job's steps and waits.
 
@@ -847,6 +1100,41 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", place("jobs/{}/steps", job_id), json_object, query=query)
+
+    @Method
+    @staticmethod
+    def list_tenant_jobs(tenant_id: str, **query: Any) -> Call[Answer]:
+        """List the jobs of a tenant.
+
+        Args:
+            tenant_id: ID of the tenant.
+            **query: Query parameters: `queue`, `state`, `type`, `tag`, `worker_id`, `producer`,
+                `since`, `until`, `args`, `sort`, `order`, `include`, `limit`, `cursor`, `offset`,
+                `page`, `per_page`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("admin/tenants/{}/jobs", tenant_id), json_object, query=query)
+
+    @Method
+    @staticmethod
+    def list_tenants(**query: Any) -> Call[Answer]:
+        """List tenants.
+
+        Args:
+            **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", "admin/tenants", json_object, query=query)
 
     @Method
     @staticmethod
@@ -1039,11 +1327,12 @@ class Generated:
 
     @Method
     @staticmethod
-    def put_delivery(name: str, **body: Any) -> Call[Answer]:
+    def put_delivery(name: str, *, if_match: str | None = None, **body: Any) -> Call[Answer]:
         """Create or replace a delivery.
 
         Args:
             name: Name of the delivery.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `target`, `endpoint`, `queues`, `pool`, `job_types`,
                 `concurrency`, `batch_size`, `timeout_ms`, `form`, `signing_secret`,
                 `signing_secrets`, `paused`, `config`.
@@ -1054,15 +1343,22 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PUT", place("admin/deliveries/{}", name), json_object, body)
+        return Call(
+            "PUT",
+            place("admin/deliveries/{}", name),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod
-    def put_pool(name: str, **body: Any) -> Call[Answer]:
+    def put_pool(name: str, *, if_match: str | None = None, **body: Any) -> Call[Answer]:
         """Create or replace a worker pool.
 
         Args:
             name: Name of the pool.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `queues`, `concurrency`, `strategy`, `weights`,
                 `isolated`, `starvation_prevention`, `tenant_fairness`.
 
@@ -1072,15 +1368,22 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PUT", place("admin/pools/{}", name), json_object, body)
+        return Call(
+            "PUT",
+            place("admin/pools/{}", name),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod
-    def put_rate_limit(key: str, **body: Any) -> Call[Answer]:
+    def put_rate_limit(key: str, *, if_match: str | None = None, **body: Any) -> Call[Answer]:
         """Override a key's rate limit.
 
         Args:
             key: Key of the rate limit.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `concurrency`, `rate`, `limit`, `period`, `throttle`,
                 `expires_at`.
 
@@ -1090,15 +1393,78 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PUT", place("rate-limits/{}", key), json_object, body)
+        return Call(
+            "PUT",
+            place("rate-limits/{}", key),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod
-    def put_webhook(subscription_id: str, **body: Any) -> Call[Answer]:
+    def put_tenant(tenant_id: str, *, if_match: str | None = None, **body: Any) -> Call[Answer]:
+        """Create or replace a tenant.
+
+        Args:
+            tenant_id: ID of the tenant.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
+            **body: Fields of the request: `max_concurrency`, `max_concurrent_jobs`,
+                `max_enqueue_rate`, `max_jobs_per_second`, `max_queue_depth`, `max_scheduled`,
+                `max_queues`, `state`, `priority_boost`, `fairness_weight`, `limits`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call(
+            "PUT",
+            place("admin/tenants/{}", tenant_id),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
+
+    @Method
+    @staticmethod
+    def put_tenant_limits(
+        tenant_id: str, *, if_match: str | None = None, **body: Any
+    ) -> Call[Answer]:
+        """Change the limits or the state of a tenant.
+
+        Args:
+            tenant_id: ID of the tenant.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
+            **body: Fields of the request: `max_concurrency`, `max_concurrent_jobs`,
+                `max_enqueue_rate`, `max_jobs_per_second`, `max_queue_depth`, `max_scheduled`,
+                `max_queues`, `state`, `priority_boost`, `fairness_weight`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call(
+            "PUT",
+            place("admin/tenants/{}/limits", tenant_id),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
+
+    @Method
+    @staticmethod
+    def put_webhook(
+        subscription_id: str, *, if_match: str | None = None, **body: Any
+    ) -> Call[Answer]:
         """Change a subscription to events, as with PATCH.
 
         Args:
             subscription_id: ID of the subscription.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `url`, `events`, `secret`, `active`, `filter`,
                 `metadata`, `timeout_s`.
 
@@ -1108,7 +1474,13 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PUT", place("webhooks/subscriptions/{}", subscription_id), json_object, body)
+        return Call(
+            "PUT",
+            place("webhooks/subscriptions/{}", subscription_id),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod
@@ -1138,6 +1510,23 @@ class Generated:
             ApiError: The server rejected the request.
         """
         return Call("GET", "ready", json_object)
+
+    @Method
+    @staticmethod
+    def register_schema(**body: Any) -> Call[Answer]:
+        """Register a schema of job arguments.
+
+        Args:
+            **body: Fields of the request: `schema_`, `args_schema`, `compatible_with`, `job_type`,
+                `type`, `version`, `uri`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("POST", "schemas", json_object, body, repeatable=False)
 
     @Method
     @staticmethod
@@ -1316,11 +1705,29 @@ class Generated:
 
     @Method
     @staticmethod
-    def set_queue_limits(name: str, **body: Any) -> Call[Answer]:
+    def search_history(**query: Any) -> Call[Answer]:
+        """Search the history of all jobs.
+
+        Args:
+            **query: Query parameters: `start`, `end`, `event_types`, `queues`, `queue`,
+                `job_types`, `job_type`, `query`, `limit`, `cursor`.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", "history", json_object, query=query)
+
+    @Method
+    @staticmethod
+    def set_queue_limits(name: str, *, if_match: str | None = None, **body: Any) -> Call[Answer]:
         """Set a queue's own limits.
 
         Args:
             name: Name of the queue.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `limit`, `period`, `rate_limit`, `rate`, `concurrency`.
 
         Returns:
@@ -1329,14 +1736,21 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PUT", place("admin/queues/{}/rate-limit", name), json_object, body)
+        return Call(
+            "PUT",
+            place("admin/queues/{}/rate-limit", name),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod
-    def set_queue_policy(**body: Any) -> Call[Answer]:
-        """Change the policy for new queues.
+    def set_queue_policy(*, if_match: str | None = None, **body: Any) -> Call[Answer]:
+        """Change the policy for new queues, or that of the caller's tenant.
 
         Args:
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `max_size`, `max_depth`, `max_size_bytes`,
                 `overflow_policy`, `strategy`, `warning_threshold`, `backpressure`, `concurrency`,
                 `rate_limit`, `visibility_timeout`, `default_timeout`, `default_retry`, `retention`,
@@ -1350,7 +1764,9 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PUT", "queues/_default/config", json_object, body)
+        return Call(
+            "PUT", "queues/_default/config", json_object, body, headers=if_match_header(if_match)
+        )
 
     @Method
     @staticmethod
@@ -1411,6 +1827,22 @@ class Generated:
 
     @Method
     @staticmethod
+    def tenant_stats(tenant_id: str) -> Call[Answer]:
+        """Read the statistics of a tenant.
+
+        Args:
+            tenant_id: ID of the tenant.
+
+        Returns:
+            The JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("admin/tenants/{}/stats", tenant_id), json_object)
+
+    @Method
+    @staticmethod
     def test_delivery(name: str, **body: Any) -> Call[Answer]:
         """Send a test event to a delivery's target.
 
@@ -1452,11 +1884,14 @@ class Generated:
 
     @Method
     @staticmethod
-    def update_webhook(subscription_id: str, **body: Any) -> Call[Answer]:
+    def update_webhook(
+        subscription_id: str, *, if_match: str | None = None, **body: Any
+    ) -> Call[Answer]:
         """Change a subscription to events.
 
         Args:
             subscription_id: ID of the subscription.
+            if_match: `etag` of the configuration as read. Another one is an ApiError.
             **body: Fields of the request: `url`, `events`, `secret`, `active`, `filter`,
                 `metadata`, `timeout_s`.
 
@@ -1466,7 +1901,13 @@ class Generated:
         Raises:
             ApiError: The server rejected the request.
         """
-        return Call("PATCH", place("webhooks/subscriptions/{}", subscription_id), json_object, body)
+        return Call(
+            "PATCH",
+            place("webhooks/subscriptions/{}", subscription_id),
+            json_object,
+            body,
+            headers=if_match_header(if_match),
+        )
 
     @Method
     @staticmethod

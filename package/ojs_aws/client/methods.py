@@ -22,6 +22,7 @@ class Operations(Generated):
     run_job = Method(operations.run_job)
     change_job = Method(operations.change_job)
     get_result = Method(operations.get_result)
+    results = Method(operations.results)
     send_signal = Method(operations.send_signal)
     job_history = Method(operations.job_history)
     retry_jobs = Method(operations.retry_jobs)

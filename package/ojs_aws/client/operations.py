@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any, Literal, Union
 
 from ojs_aws import tracing
-from ojs_aws.client.call import Answer, Call, json_object, place
+from ojs_aws.client.call import Answer, Call, if_match_header, json_object, place
 from ojs_aws.client.job import Job
 from ojs_aws.ids import uuid7
 
@@ -90,6 +90,8 @@ class JobRequest:
         pending: If true, the job doesn't start until it is activated.
         options: Any other option of the API, by its API name.
         id: Job ID (lowercase UUIDv7). Default: generated.
+        result_ttl: Time in seconds for which the result is shown. 0: the result is not stored.
+            Default: as long as the job is kept.
     """
 
     type: str
@@ -107,6 +109,7 @@ class JobRequest:
     pending: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     id: str | None = None
+    result_ttl: int | None = None
 
     def wire(self, job_id: str) -> dict[str, Any]:
         """Return the job as the API expects it.
@@ -137,6 +140,7 @@ class JobRequest:
             "unique": self.unique,
             "tags": None if self.tags is None else list(self.tags),
             "pending": self.pending,
+            "result_ttl": self.result_ttl,
         }
         given = {name: value for name, value in named.items() if value is not None}
         if both := sorted(given.keys() & self.options.keys()):
@@ -149,6 +153,7 @@ class JobRequest:
             "id": job_id,
             "type": self.type,
             "args": list(self.args),
+            **tracing.descent(),
             **({"meta": meta} if meta else {}),
             **({"options": options} if options else {}),
         }
@@ -191,6 +196,7 @@ def enqueue_job(
     pending: bool | None = None,
     options: Mapping[str, Any] | None = None,
     id: str | None = None,  # noqa: A002 - the specification's word
+    result_ttl: int | None = None,
     idempotency_key: str | None = None,
     producer: str | None = None,
     block_s: float | None = None,
@@ -216,6 +222,8 @@ def enqueue_job(
         pending: If true, the job doesn't start until it is activated.
         options: Any other option of the API, by its API name.
         id: Job ID (lowercase UUIDv7). Default: generated.
+        result_ttl: Time in seconds for which the result is shown. 0: the result is not stored.
+            Default: as long as the job is kept.
         idempotency_key: Makes retries safe across restarts of the calling process. 1 to 256 ASCII
             characters, kept for 24 hours.
         producer: Name of the producer, if the server doesn't derive it from the access key.
@@ -233,7 +241,7 @@ def enqueue_job(
     """
     request = JobRequest(
         type, args, queue, meta or {}, priority, scheduled_at, delay_s, expires_at, timeout_s,
-        retry, unique, tags, pending, options or {}, id,
+        retry, unique, tags, pending, options or {}, id, result_ttl,
     )  # fmt: skip
     sent = request.wire(id or uuid7())
     if idempotency_key is not None and id is None:
@@ -467,12 +475,28 @@ def get_result(job_id: str, *, wait_s: float = 0) -> Call[Answer]:
 
     Raises:
         NotFound: The job doesn't exist, or was deleted.
+        Gone: The result has expired.
     """
     wait = min(int(wait_s), MAX_WAIT_S)
     return Call(
         "GET", place("jobs/{}/result", job_id), json_object,
         query={"wait": True, "timeout": wait} if wait else {}, takes_s=wait,
     )  # fmt: skip
+
+
+def results(ids: Sequence[str]) -> Call[Answer]:
+    """Read the results of several jobs.
+
+    Args:
+        ids: IDs of the jobs, 1 to 100, each once.
+
+    Returns:
+        As a client method: a JSON object. `results` has `state` and `result` by job ID. It has None
+        for a job that isn't final, whose result has expired, that doesn't exist, or that the caller
+        can't read. `omitted` lists the jobs that didn't fit into the response, if there are any. As
+        a function: the unsent request (`Call`).
+    """
+    return _post("jobs/results", {"ids": list(ids)}, repeatable=True)
 
 
 def send_signal(
@@ -746,11 +770,12 @@ def delete_queue(name: str, strategy: str, *, target_queue: str | None = None) -
 # --- cron jobs -------------------------------------------------------------------------------
 
 
-def register_cron(name: str, **definition: Any) -> Call[Answer]:
+def register_cron(name: str, *, if_match: str | None = None, **definition: Any) -> Call[Answer]:
     """Register a cron job, or replace its definition.
 
     Args:
         name: Name of the cron job.
+        if_match: `etag` of the cron job as read. Another one is an ApiError.
         **definition: Fields of the API, for example `expression`, `timezone`, and `job_template`.
 
     Returns:
@@ -760,7 +785,8 @@ def register_cron(name: str, **definition: Any) -> Call[Answer]:
     Raises:
         BadRequest: A field is invalid.
     """
-    return _post("cron", {"name": name, **definition}, repeatable=True)
+    body, headers = {"name": name, **definition}, if_match_header(if_match)
+    return Call("POST", "cron", json_object, body, headers=headers)
 
 
 def preview_cron(
@@ -929,8 +955,9 @@ def create_key(name: str, scopes: Sequence[str], **limits: Any) -> Call[Answer]:
     Args:
         name: Name of the holder. Jobs and the `producers` setting of a queue use it.
         scopes: Scopes of the key.
-        **limits: `queues` (list of queue names or patterns, default: all queues) and `expires_at`
-            (RFC 3339, or '+' and an ISO 8601 duration; default: never).
+        **limits: `queues` (list of queue names or patterns, default: all queues), `expires_at`
+            (RFC 3339, or '+' and an ISO 8601 duration; default: never), and `max_requests_per_s`
+            (default: no limit).
 
     Returns:
         As a client method: the key and its secret as a JSON object. As a function: the unsent
@@ -949,8 +976,9 @@ def create_role(name: str, role: str, scopes: Sequence[str], **limits: Any) -> C
         name: Name of the holder. Jobs and the `producers` setting of a queue use it.
         role: ARN of the IAM role or user.
         scopes: Scopes of the role.
-        **limits: `queues` (list of queue names or patterns, default: all queues) and `expires_at`
-            (RFC 3339, or '+' and an ISO 8601 duration; default: never).
+        **limits: `queues` (list of queue names or patterns, default: all queues), `expires_at`
+            (RFC 3339, or '+' and an ISO 8601 duration; default: never), and `max_requests_per_s`
+            (default: no limit).
 
     Returns:
         As a client method: the grant as a JSON object. As a function: the unsent request (`Call`).

@@ -158,6 +158,7 @@ class JobOptions(TypedDict, total=False):
     unique: Unique
     rate_limit: RateLimit
     tags: Sequence[str]
+    result_ttl: int
     meta: Mapping[str, Any]
     options: Mapping[str, Any]
 

@@ -251,7 +251,8 @@ def _around(job: JobContext) -> Iterator[None]:
         "ojs.job.attempt": job.attempt,
     }
     try:
-        with tracing.running(job.job.type, job.meta, facts):
+        line = (job.id, job.job.raw.get("root_id") or job.id)
+        with tracing.running(job.job.type, job.meta, facts, line):
             yield
     finally:
         contexts._CURRENT.reset(token)  # noqa: SLF001

@@ -363,7 +363,8 @@ def _reaching(
     if not isinstance(found, JobIds):
         request.touches(found.queue)
     elif request.principal.limited:
-        request.touches(*runtime.current().jobs.queues_of(found.ids))
+        for job_id, queue in runtime.current().jobs.queues_of(found.ids).items():
+            request.check_job_reach(queue, job_id)
     return Reply(_done(_begun(request, action, found, dry_run)))
 
 

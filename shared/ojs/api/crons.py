@@ -14,6 +14,7 @@ from ojs.api.job_answers import MAX_ANSWER_BYTES, sent_bytes
 from ojs.domain.access import Scope
 from ojs.domain.cron import schedule
 from ojs.domain.cron.definition import EXPRESSION_NAMES, TEMPLATE, CronRequest, OverlapPolicy
+from ojs.domain.edits import make_version
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.job.states import State
 from ojs.http.answer import (
@@ -27,7 +28,7 @@ from ojs.http.answer import (
     source,
     unless_empty,
 )
-from ojs.http.answers import Count, CreatedBy, Id, Job, Moment, Omitted, Warnings
+from ojs.http.answers import Count, CreatedBy, Etag, Id, Job, Moment, Omitted, Warnings
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
 from ojs.http.binding.request import Request
@@ -165,6 +166,7 @@ class Cron(Answer[_Seen]):
     )
     last_job_id: Id | None = _c.last_job_id
     run_count: Count = _c.runs
+    etag: Etag = made(lambda cron: make_version(cron.configuration), _c)
     created_at: Moment = moment(_c.created_ms)
     updated_at: Moment = moment(_c.updated_ms)
     created_by: CreatedBy = shown(
@@ -314,11 +316,14 @@ def _set(found: RegisteredCron) -> CronSetAnswer:
         },
         "overlap_policy": "skip",
     },
+    versioned=True,
 )
 def register_cron(request: Request) -> Reply:
     """Register a cron job, or replace its definition."""
     body = request.object()
-    found = runtime.current().crons.register(body, request.principal, _producer(request))
+    found = runtime.current().crons.register(
+        body, request.principal, _producer(request), request.edit
+    )
     if found.created:
         return Reply(_set(found), 201, {"Location": f"{BASE}/cron/{found.cron.name}"})
     return Reply(_set(found))
@@ -371,7 +376,7 @@ def preview_cron(request: Request) -> Reply:
     return Reply(CronPreviewAnswer.of(found))
 
 
-@crons.endpoint("GET /{name}", _READS, CronAnswer, errors=(404,))
+@crons.endpoint("GET /{name}", _READS, CronAnswer, errors=(404,), versioned=True)
 def get_cron(request: Request) -> Reply:
     """Read a cron job.
 
@@ -388,22 +393,22 @@ def get_cron(request: Request) -> Reply:
     errors=(403, 404, 409),
     request=CronRequest,
     example={"expression": "30 9 * * MON-FRI", "enabled": True},
+    versioned=True,
 )
 def change_cron(request: Request) -> Reply:
     """Change some of a cron job."""
     name, body = request.named, request.object()
-    return Reply(
-        _set(runtime.current().crons.change(name, body, request.principal, _producer(request)))
-    )
+    change = runtime.current().crons.change
+    return Reply(_set(change(name, body, request.principal, _producer(request), request.edit)))
 
 
-@crons.endpoint("DELETE /{name}", _WRITES, CronDeletedAnswer, errors=(404,))
+@crons.endpoint("DELETE /{name}", _WRITES, CronDeletedAnswer, errors=(404,), versioned=True)
 def delete_cron(request: Request) -> Reply:
     """Delete a cron job; its jobs stay.
 
     Returns the deleted cron job.
     """
-    found = runtime.current().crons.delete(request.named, request.principal)
+    found = runtime.current().crons.delete(request.named, request.principal, request.edit)
     return Reply(CronDeletedAnswer.of(_Seen(found)))
 
 
@@ -441,8 +446,9 @@ def resume_cron(request: Request) -> Reply:
 
 
 def _enable(request: Request, *, enabled: bool) -> Reply:
-    crons = runtime.current().crons
-    return Reply(_set(crons.enable(request.named, request.principal, enabled=enabled)))
+    enable = runtime.current().crons.enable
+    found = enable(request.named, request.principal, enabled=enabled, edit=request.edit)
+    return Reply(_set(found))
 
 
 @crons.endpoint("GET /{name}/history", _READS, CronHistoryAnswer, errors=(404,), query=_HISTORY)

@@ -239,7 +239,7 @@ def _begun(
 
 @both.endpoint(
     "GET",
-    Permission(Scope.ADMIN_READ, QueueScope.FILTER),
+    Permission(Scope.ADMIN_READ, QueueScope.TENANT),
     Success(views.JobsPageAnswer, "One page of dead letters, latest first."),
     query=(*_FILTERS, _STATE, *PAGING),
 )
@@ -250,6 +250,7 @@ def list_dead_letters(request: Request) -> Reply:
     if (state := request.query.get("state")) not in (None, "", State.DISCARDED):
         raise InvalidRequest("state", f"must be {State.DISCARDED}", value=state)
     wanted = dead_letter_filter.from_query(request.query, now_ms=current.clock.now_ms())
+    wanted = wanted.but(tenant=request.principal.tenant)
     # Without paging.collect, which would load the skipped jobs.
     page = current.dead_letter.list(
         wanted, limit=window.limit, cursor=window.cursor, skip=window.offset
@@ -261,13 +262,19 @@ def list_dead_letters(request: Request) -> Reply:
     return Reply(views.JobsPageAnswer.of(paging.listed(window, page, total, always=True)))
 
 
-@both.endpoint("GET /stats", _LOOK, DeadLetterStatsAnswer, derived=True)
-def dead_letter_stats(_request: Request) -> Reply:
+@both.endpoint(
+    "GET /stats",
+    Permission(Scope.ADMIN_READ, QueueScope.TENANT),
+    DeadLetterStatsAnswer,
+    derived=True,
+)
+def dead_letter_stats(request: Request) -> Reply:
     """Read statistics of dead letters.
 
-    All queues together.
+    All queues together, or all of the caller's tenant.
     """
-    return Reply(DeadLetterStatsAnswer.of(runtime.current().dead_letter_stats.read()))
+    found = runtime.current().dead_letter_stats.read(request.principal.tenant)
+    return Reply(DeadLetterStatsAnswer.of(found))
 
 
 @both.endpoint(

@@ -17,7 +17,7 @@ from ojs.domain.delivery.delivery import (
 from ojs.domain.delivery.outcome import Verdict
 from ojs.domain.job.job import MISSING
 from ojs.http.answer import Answer, made, maybe, moment, shown, source, unless_empty
-from ojs.http.answers import Count, CreatedBy, Moment, Positive
+from ojs.http.answers import Count, CreatedBy, Etag, Moment, Positive
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Paged
 from ojs.http.binding.request import Request
@@ -109,6 +109,7 @@ class DeliveryAnswer(Answer[_Seen]):
     )
     breaker: BreakerState = _s.breaker
     statistics: DeliveryStatistics = DeliveryStatistics.of(_s)
+    etag: Etag = _d.etag
     created_at: Moment = moment(_d.created_ms)
     updated_at: Moment = moment(_d.updated_ms)
     created_by: CreatedBy = shown(
@@ -178,6 +179,7 @@ def list_deliveries(request: Request) -> Reply:
         "queues": ["email"],
         "config": {"max_concurrency": 20, "timeout_ms": 30_000, "signing_secret": "whsec_example"},
     },
+    versioned=True,
 )
 def create_delivery(request: Request) -> Reply:
     """Push the jobs of queues to an endpoint or function."""
@@ -196,6 +198,7 @@ def create_delivery(request: Request) -> Reply:
         "concurrency": 50,
         "timeout_ms": 60_000,
     },
+    versioned=True,
 )
 def put_delivery(request: Request) -> Reply:
     """Create or replace a delivery."""
@@ -206,40 +209,43 @@ def _put(name: str | None, request: Request) -> Reply:
     # A delivery claims and finishes jobs like a worker.
     request.needs(Scope.WORK)
     put = runtime.current().deliveries.put
-    delivery, created = put(name, request.object(), request.principal)
+    delivery, created = put(name, request.object(), request.principal, request.edit)
     answer = DeliveryAnswer.of(_seen(delivery))
     if created:
         return Reply(answer, 201, {"Location": f"{BASE}/admin/deliveries/{delivery.name}"})
     return Reply(answer)
 
 
-@deliveries.endpoint("GET /{name}", _LOOK, _NOW, errors=(404,), derived=True)
+@deliveries.endpoint("GET /{name}", _LOOK, _NOW, errors=(404,), derived=True, versioned=True)
 def get_delivery(request: Request) -> Reply:
     """Read a delivery and its statistics."""
     return Reply(DeliveryAnswer.of(_seen(runtime.current().deliveries.get(request.named))))
 
 
-@deliveries.endpoint("DELETE /{name}", _MANAGE, DeliveryDeletedAnswer, errors=(404,))
+@deliveries.endpoint(
+    "DELETE /{name}", _MANAGE, DeliveryDeletedAnswer, errors=(404,), versioned=True
+)
 def delete_delivery(request: Request) -> Reply:
     """Delete a delivery.
 
     Its queues and jobs are kept.
     """
-    runtime.current().deliveries.delete(request.named)
+    runtime.current().deliveries.delete(request.named, request.edit)
     return Reply(DeliveryDeletedAnswer.of(request.named))
 
 
 @deliveries.endpoint("POST /{name}/pause", _MANAGE, _NOW, errors=(404,), request=NoOptions)
 def pause_delivery(request: Request) -> Reply:
     """Pause a delivery."""
-    return Reply(DeliveryAnswer.of(_seen(runtime.current().deliveries.pause(request.named))))
+    found = runtime.current().deliveries.pause(request.named, request.edit)
+    return Reply(DeliveryAnswer.of(_seen(found)))
 
 
 @deliveries.endpoint("POST /{name}/resume", _MANAGE, _NOW, errors=(404,), request=NoOptions)
 def resume_delivery(request: Request) -> Reply:
     """Resume a paused or disabled delivery."""
     request.needs(Scope.WORK)
-    found = runtime.current().deliveries.resume(request.named, request.principal)
+    found = runtime.current().deliveries.resume(request.named, request.principal, request.edit)
     return Reply(DeliveryAnswer.of(_seen(found)))
 
 

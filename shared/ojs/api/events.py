@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 from ojs import runtime
 from ojs.domain.access import Scope
-from ojs.domain.errors import InvalidRequest
+from ojs.domain.errors import InvalidRequest, NotImplementedFeature
 from ojs.domain.events import query as domain
+from ojs.domain.events.event import matches
 from ojs.domain.events.query import EVENT_PREFIX, EventFilter, EventPage
+from ojs.domain.events.types import EventType
 from ojs.domain.ids import UUID7
 from ojs.domain.job import envelope
 from ojs.domain.job.envelope import QUEUE_PATTERN, TYPE_PATTERN
 from ojs.domain.requests import Field
-from ojs.http.answer import Answer, made, shown, source
-from ojs.http.answers import Moment
+from ojs.http.answer import Answer, AsIs, absent, made, shown, source
+from ojs.http.answers import Id, Moment
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Position
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Parameter, Permission, QueueScope, Reply, Resource
-from ojs.http.parameters import MAX_OFFSET, MOMENT_SCHEMA, listed, whole
+from ojs.http.endpoint import Parameter, Permission, QueueScope, Reply, Resource, Success
+from ojs.http.parameters import DEFAULT_LIMIT, MAX_OFFSET, MOMENT_SCHEMA, listed, whole
 from ojs.records import record
 
 DEFAULT_EVENTS = 100
@@ -129,6 +132,31 @@ class EventsAnswer(Answer[_Found]):
     pagination: EventsPagination = EventsPagination.of(_f.listed)
 
 
+class DeploymentActor(AsIs):
+    """Who caused an event."""
+
+    type: Literal["worker"]
+    id: str
+
+
+class DeploymentEvent(AsIs):
+    """Something that happened to a job."""
+
+    id: str
+    job_id: Id
+    event_type: str
+    timestamp: Moment
+    actor: DeploymentActor = absent()
+    data: dict[str, Any]
+
+
+class DeploymentHistoryAnswer(AsIs):
+    """Events of jobs, newest first. A page can be short, or empty, although older events exist."""
+
+    events: list[DeploymentEvent]
+    next_cursor: Annotated[str, Field(min_length=1)] = absent("to be passed as `cursor`")
+
+
 # --- endpoints ------------------------------------------------------------------------------------
 
 # One row for each parameter. The formatter would split the rows.
@@ -162,7 +190,7 @@ events = Resource("events", "events")
 
 @events.endpoint(
     "GET",
-    Permission(Scope.ADMIN_READ, QueueScope.FILTER),
+    Permission(Scope.ADMIN_READ, QueueScope.TENANT),
     EventsAnswer,
     query=_EVENTS,
     derived=True,
@@ -175,10 +203,105 @@ def list_events(request: Request) -> Reply:
     current = runtime.current()
     asked = _read(request.query, now_ms=current.clock.now_ms())
     page = current.events.list(
-        asked.wanted,
+        replace(asked.wanted, tenant=request.principal.tenant),
         limit=asked.window.limit,
         skip=asked.window.offset,
         after=asked.after,
         cursor=asked.cursor,
     )
     return Reply(EventsAnswer.of(_Found(asked, page)))
+
+
+# --- history of all jobs --------------------------------------------------------------------------
+
+_OF_JOBS = "job.*"
+# Name of an event in the history of a job → its type in the event log.
+_LOGGED = {
+    "job.created": EventType.JOB_ENQUEUED,
+    "job.attempt_started": EventType.JOB_STARTED,
+    "job.attempt_completed": EventType.JOB_COMPLETED,
+    "job.attempt_failed": EventType.JOB_FAILED,
+}
+_NAMES = {logged: name for name, logged in _LOGGED.items()}
+_CLAMPED = "X-OJS-Limit-Clamped"
+# One row for each parameter. The formatter would split the rows.
+# fmt: off
+_HISTORY = (
+    Parameter("start", MOMENT_SCHEMA, "only events of this time or later"),
+    Parameter("end", MOMENT_SCHEMA, "only events before this time"),
+    *listed("event_types", pattern=domain.TYPE_PATTERN,
+        what="only these events of jobs, separated by commas; each may end in `*`"),
+    *listed("queues", "queue", pattern=f"({QUEUE_PATTERN})", what="only events of these queues"),
+    *listed("job_types", "job_type", pattern=f"({TYPE_PATTERN})",
+        what="only events of jobs of these types"),
+    Parameter("query", {"type": "string"}, "501: texts are not searched"),
+    Parameter("limit", {"type": "integer", "minimum": 1, "default": DEFAULT_LIMIT},
+        f"most events of one answer; above {MAX_EVENTS}: {MAX_EVENTS}"),
+    Parameter("cursor", _CURSOR, "`next_cursor` of the answer before"),
+)
+# fmt: on
+history = Resource("history", "events")
+
+
+def _types(parameters: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the types in the event log that a query asks for. Raises InvalidRequest."""
+    asked = query.names(parameters, ("event_types",), domain.check_type)
+    if not asked:
+        return (_OF_JOBS,)
+    found = tuple(
+        each.value
+        for each in EventType
+        if matches(each, (_OF_JOBS,))
+        and (matches(each, asked) or matches(_NAMES.get(each, each), asked))
+    )
+    if not found:
+        rule = "must contain an event of jobs, such as job.attempt_failed"
+        raise InvalidRequest("event_types", rule, value=parameters["event_types"])
+    return found
+
+
+def _event(event: Mapping[str, Any]) -> dict[str, Any]:
+    data = event["data"]
+    worker = data.get("worker_id")
+    return {
+        "id": event["id"],
+        "job_id": event["subject"],
+        "event_type": _NAMES.get(event["type"], event["type"]),
+        "timestamp": event["time"],
+        **({"actor": {"type": "worker", "id": worker}} if worker else {}),
+        "data": data,
+    }
+
+
+@history.endpoint(
+    "GET",
+    Permission(Scope.ADMIN_READ, QueueScope.FILTER),
+    Success(DeploymentHistoryAnswer, "Events of jobs, newest first.", sometimes=(_CLAMPED,)),
+    errors=(501,),
+    query=_HISTORY,
+    derived=True,
+)
+def search_history(request: Request) -> Reply:
+    """Search the history of all jobs.
+
+    Events of jobs, newest first.
+    """
+    asked, current = request.query, runtime.current()
+    if asked.get("query"):
+        raise NotImplementedFeature("'query': this server doesn't search texts.", field="query")
+    now_ms = current.clock.now_ms()
+    since_ms, until_ms = query.span(asked, now_ms=now_ms, since="start", until="end")
+    wanted = EventFilter(
+        types=_types(asked),
+        queues=query.names(asked, ("queues", "queue"), envelope.check_queue),
+        job_types=query.names(asked, ("job_types", "job_type"), envelope.check_type),
+        since_ms=since_ms,
+        until_ms=until_ms,
+    )
+    limit = paging.integer(asked, "limit", default=DEFAULT_LIMIT, least=1, most=10**9 - 1)
+    cursor = paging.opened(asked["cursor"]) if asked.get("cursor") else None
+    page = current.events.list(wanted, limit=min(limit, MAX_EVENTS), cursor=cursor)
+    told: dict[str, Any] = {"events": [_event(event) for event in reversed(page.events)]}
+    if page.older is not None:
+        told["next_cursor"] = paging.sealed(page.older)
+    return Reply(told, headers={_CLAMPED: "true"} if limit > MAX_EVENTS else {})

@@ -10,12 +10,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+from ojs import runtime
 from ojs.domain import jsontext
 from ojs.domain.errors import BAD_CURSOR, InvalidRequest, OjsError
 from ojs.domain.job import history as histories
 from ojs.domain.job import job as jobs
 from ojs.domain.job.foreign import MAX_WARNINGS
-from ojs.domain.job.job import Job
+from ojs.domain.job.job import MISSING, Job
 from ojs.domain.job.states import State
 from ojs.http.answer import made, source
 from ojs.http.answers import Job as ShownJob
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 # Lambda sends at most 6 MB (6,291,556 bytes). The difference is for headers and the outer JSON.
 MAX_ANSWER_BYTES = 6_000_000
+# Maximum size of the results in one response. A single result always fits.
+MAX_RESULTS_BYTES = 4_000_000
 # Reserved for the small fields of a job at the top level, and for the pagination.
 _AROUND_BYTES = 20_000
 # The top level repeats only the small fields of a larger job.
@@ -53,7 +56,7 @@ LARGE_FIELDS = (
 # hundred characters. The list names the kept fields, because clients can add fields of any name.
 SMALL_FIELDS = frozenset(jobs.SHOWN) - set(LARGE_FIELDS) | {
     "specversion", "id", "type", "queue", "expires_at", "timeout", "timeout_ms",
-    "visibility_timeout_ms", "rate_limit",
+    "visibility_timeout_ms", "rate_limit", "parent_id", "root_id",
 }  # fmt: skip
 # The fields of a job in the outcome of a batched ack or nack.
 _OF_OUTCOME = (
@@ -111,6 +114,8 @@ def whole(job: Job) -> dict[str, Any]:
 
 def _shown(job: Job) -> dict[str, Any]:
     """Build a job from all its loaded fields."""
+    if job.result_ttl_s is not None:
+        job = job.without_expired_result(runtime.current().clock.now_ms())
     shown = jobs.to_dict(job)
     shown.pop(_OMITTED, None)
     shown.pop(_ERRORS_OMITTED, None)
@@ -310,6 +315,31 @@ def result(job: Job) -> dict[str, Any]:
     if "error" in shown and job.state.terminal:
         answer["error"] = shown["error"]
     return answer
+
+
+def build_results(wanted: Sequence[str], found: Mapping[str, Job]) -> dict[str, Any]:
+    """Build the results of several jobs, up to `MAX_RESULTS_BYTES`.
+
+    Args:
+        wanted: IDs of the jobs in the request.
+        found: The jobs to show, by ID. The result is null for others.
+    """
+    shown: dict[str, Any] = {}
+    omitted, room = [], MAX_RESULTS_BYTES
+    for job_id in wanted:
+        if (job := found.get(job_id)) is None:
+            shown[job_id] = None
+            continue
+        unread = job.result is MISSING and job.result_ref is not None
+        told = {"state": job.state.value, "result": None if job.result is MISSING else job.result}
+        if job.state is not State.COMPLETED and job.noted:
+            told["error"] = job.noted[-1].failure.to_dict()
+        if unread or (size := sent_bytes(told)) > room:
+            omitted.append(job_id)
+            continue
+        room -= size
+        shown[job_id] = told
+    return {"results": shown, **({"omitted": omitted} if omitted else {})}
 
 
 def retries(job: Job) -> dict[str, Any]:

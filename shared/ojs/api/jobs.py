@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from ojs import runtime
 from ojs.api import backpressure
 from ojs.api import job_answers as views
+from ojs.domain import times
 from ojs.domain.access import Scope
 from ojs.domain.errors import (
     BackendError,
     InvalidRequest,
     KeyTaken,
     MiddlewareError,
+    NotFound,
     NotStored,
     OjsError,
+    PermissionDenied,
+    ResultPruned,
     TooManyJobs,
 )
 from ojs.domain.job import envelope, idempotency
@@ -151,6 +155,24 @@ class ResultAnswer(AsIs):
     error: JobError = absent()
 
 
+class JobResult(AsIs):
+    """The result or the error of a final job."""
+
+    state: State
+    result: Any
+    error: JobError = absent()
+
+
+class ResultsAnswer(AsIs):
+    """The results of several jobs.
+
+    Null: the job is not final, its result has expired, or no job with this ID is in reach.
+    """
+
+    results: dict[str, JobResult | None]
+    omitted: list[Id] = absent("not read, because the response is full; ask again for these")
+
+
 class RetriesAnswer(AsIs):
     """A job's error history."""
 
@@ -203,6 +225,23 @@ class JobHistoryAnswer(AsIs):
     total: Count
     next_cursor: Annotated[str, Field(min_length=1)] = absent()
     approximate: Literal[True] = present("of earlier attempts only the failures are known")
+
+
+class LineageChild(AsIs):
+    """A job of a workflow that waits for this job."""
+
+    job_id: Id
+
+
+class LineageAnswer(AsIs):
+    """The jobs that a job comes from, and the started jobs of its workflow that follow it."""
+
+    job_id: Id
+    parent_id: Id = absent("the job that enqueued it, or that waits for it")
+    root_id: Id = absent("the first of its ancestors, as its producer named it")
+    workflow_id: Id = absent()
+    children: list[LineageChild]
+    complete: Literal[False] = present("jobs that name it as parent_id are not listed")
 
 
 class JobsRefusedAnswer(ErrorAnswer):
@@ -291,7 +330,7 @@ def enqueue_job(request: Request) -> Reply:
     wanted = envelope.parse(body)
     (pushed,) = _push(request, body, [wanted], batch=False)
     request.about(job_id=pushed.job.id, queue=pushed.job.queue)
-    warnings = [*_absent([pushed]), *envelope.warnings(wanted)]
+    warnings = [*_absent([pushed]), *pushed.warnings, *envelope.warnings(wanted)]
     if pushed.deduplicated:
         return Reply(views.deduplicated(pushed.job, warnings))
     headers = {
@@ -334,7 +373,7 @@ def enqueue_batch(request: Request) -> Reply:
         for index, wanted in enumerate(requests[:_WARNED_JOBS])
         for told in envelope.warnings(wanted, f"jobs[{index}].")
     )
-    warned = list(islice(chain(_absent(pushed), warnings), MAX_WARNINGS))
+    warned = list(islice(chain(_warnings(pushed), warnings), MAX_WARNINGS))
     return Reply(views.batch([one.job for one in pushed], warned), 201, headers)
 
 
@@ -371,7 +410,7 @@ def enqueue_bulk(request: Request) -> Reply:
         outcomes = runtime.current().bulk_push.push(wanted, key=key, **_pushing(request))
     runtime.current().bulk_push.note(outcomes, options.atomicity)
     pushed = [one for one in outcomes if not isinstance(one, OjsError)]
-    answer = views.bulk_pushed(outcomes, list(islice(_absent(pushed), MAX_WARNINGS)))
+    answer = views.bulk_pushed(outcomes, list(islice(_warnings(pushed), MAX_WARNINGS)))
     if not pushed:
         raise JobsRefused([one for one in outcomes if isinstance(one, OjsError)], answer)
     headers = {"X-OJS-Batch-Size": str(len(outcomes)), **backpressure.pressure_headers(pushed)}
@@ -434,15 +473,28 @@ def _push(
 ) -> list[Pushed]:
     """Enqueue the job or the `batch` of a request. A repeated idempotency key stores nothing."""
     if any(job.parent is not None for job in jobs):
-        jobs = runtime.current().children.adopted(
-            jobs, batch=batch, reaches=request.principal.reaches
-        )
+        jobs = _adopted(request, jobs, batch=batch)
     queues = {job.value_of("queue") or DEFAULT_QUEUE for job in jobs}
     request.about(
         queue=queues.pop() if len(queues) == 1 else None,
         job_id=jobs[0].id if not batch else None,
     )
     return _store(request, jobs, _key(request, body), batch=batch)
+
+
+def _adopted(request: Request, jobs: Sequence[JobRequest], *, batch: bool) -> list[JobRequest]:
+    """Return the requests of child jobs. Another tenant's parent is rejected as an unknown one."""
+    try:
+        return runtime.current().children.adopted(
+            jobs, batch=batch, reaches=request.principal.reaches
+        )
+    except PermissionDenied as error:
+        parent = jobs[int(error.details.get("index", 0))].parent
+        if request.principal.tenant is None or parent is None:
+            raise
+        unknown = NotFound("job", parent.job_id)
+        unknown.details.update(error.details)
+        raise unknown from None
 
 
 def _key(
@@ -492,6 +544,13 @@ def _absent(pushed: Sequence[Pushed]) -> Iterator[str]:
     for one in pushed:
         if one.absent:
             yield f"Job '{one.job.id}' was deleted. The response has the enqueued job."
+
+
+def _warnings(pushed: Sequence[Pushed]) -> Iterator[str]:
+    """Yield the warnings about the jobs of a batch."""
+    yield from _absent(pushed)
+    for one in pushed:
+        yield from one.warnings
 
 
 def _job_request(raw: Any, index: int) -> JobRequest:
@@ -608,21 +667,45 @@ def activate_job(request: Request) -> Reply:
         200: Success(ResultAnswer, "The job is final."),
         202: Success(ResultAnswer, "The job is not done yet.", ("Retry-After",)),
     },
-    errors=(404,),
+    errors=(404, 410),
     query=_WAIT,
 )
 def get_result(request: Request) -> Reply:
     """Read, or wait for, a job's result."""
     job_id, jobs = request.named, runtime.current().jobs
     wait_ms = _wait_ms(request)
-    while wait_ms > 0 and not jobs.state(job_id).terminal:
+    while wait_ms > 0 and not (job := jobs.record(job_id)).state.terminal:
+        if job.result_ttl_s == 0:
+            rule = "can't be used, because the job's result_ttl is 0. Read the state of the job"
+            raise InvalidRequest("wait", rule)
         pause_ms = min(_POLL_EVERY_MS, wait_ms)
         sleep(pause_ms / 1_000)
         wait_ms = min(wait_ms - pause_ms, request.remaining_ms() - _SPARE_MS)
     return _result(jobs.get(job_id))
 
 
+@jobs.endpoint(
+    "POST /results",
+    Permission(Scope.JOBS_READ, QueueScope.NAMED),
+    ResultsAnswer,
+    request=models.ResultsRequest,
+    example={"ids": ["019414d4-8b2e-7c3a-b5d1-f0e2a3b4c5d6"]},
+    name="results",
+)
+def get_results(request: Request) -> Reply:
+    """Read the results of several jobs."""
+    ids = request.parsed(models.ResultsRequest).ids
+    for at, job_id in enumerate(ids):
+        if (first := ids.index(job_id)) < at:
+            raise InvalidRequest(f"ids[{at}]", f"is a duplicate of ids[{first}]", value=job_id)
+    reaches = request.principal.reaches
+    found = runtime.current().jobs.list_final(ids, reaches, most=views.MAX_RESULTS_BYTES)
+    return Reply(views.build_results(ids, found))
+
+
 def _result(job: StoredJob) -> Reply:
+    if job.result_ttl_s is not None and job.has_expired_result(runtime.current().clock.now_ms()):
+        raise ResultPruned(times.format_ms(job.result_until_ms or 0))
     if job.state.terminal:
         return Reply(views.result(job))
     return Reply(views.result(job), 202, {"Retry-After": "1"})
@@ -701,3 +784,26 @@ def job_history(request: Request) -> Reply:
     if job.durable is not NOT_DURABLE:
         job = runtime.current().steps.with_outcomes(job)
     return Reply(views.history(job, limit=limit, cursor=opened))
+
+
+@jobs.endpoint("GET /{id}/lineage", _READS, LineageAnswer, errors=(404,))
+def job_lineage(request: Request) -> Reply:
+    """Read which jobs a job comes from, and which follow it.
+
+    Its ancestors as it names them, and the jobs after it in its workflow.
+    """
+    current = runtime.current()
+    job = current.jobs.get(request.named)
+    content, parent = job.content or {}, job.durable.parent
+    children: list[str] = []
+    if job.workflow is not None:
+        children = current.workflow_reading.list_following(job.workflow, request.principal)
+    told = {
+        "job_id": job.id,
+        "parent_id": content.get("parent_id") or (parent and parent.job_id),
+        "root_id": content.get("root_id"),
+        "workflow_id": job.workflow and job.workflow.workflow_id,
+        "children": [{"job_id": each} for each in children],
+        "complete": False,
+    }
+    return Reply({name: value for name, value in told.items() if value is not None})

@@ -11,7 +11,7 @@ from ojs.domain.access import Scope
 from ojs.domain.errors import InvalidRequest, Unsupported
 from ojs.http import models
 from ojs.http.answer import Answer, derived, made, moment, shown, source, unless_empty
-from ojs.http.answers import Count, Moment
+from ojs.http.answers import Count, Moment, Positive
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Pagination
 from ojs.http.binding.request import Request
@@ -67,6 +67,8 @@ class AccessKey(Answer[_Known]):
         absent=True,
         says="the only queues it may touch; absent: all",
     )
+    tenant: str = shown(_k.tenant, absent=True, says="its tenant; `queues` are local names then")
+    max_requests_per_s: Positive = shown(_k.max_requests_per_s, absent=True)
     state: Literal["active", "expired", "revoked"] = _state(_s)
     created_at: Moment = moment(_k.created_ms)
     expires_at: Moment = shown(moment(_k.expires_ms), absent=True)
@@ -180,6 +182,8 @@ def create_key(request: Request) -> Reply:
         body.scopes,
         queues=body.queues,
         expires_ms=_end_ms(body, now_ms),
+        tenant=body.tenant,
+        max_requests_per_s=body.max_requests_per_s,
     )
     return Reply(KeyMadeAnswer.of((_Known(key, now_ms), credential)), 201, _location(key))
 
@@ -215,6 +219,8 @@ def create_role(request: Request) -> Reply:
         body.scopes,
         queues=body.queues,
         expires_ms=_end_ms(body, now_ms),
+        tenant=body.tenant,
+        max_requests_per_s=body.max_requests_per_s,
     )
     return Reply(KeyAnswer.of(_Known(key, now_ms)), 201, _location(key))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from ojs import runtime
@@ -15,6 +16,7 @@ from ojs.domain.job.envelope import MAX_NAME_BYTES
 from ojs.domain.job.states import State
 from ojs.domain.pool.worker import MAX_ID_BYTES
 from ojs.domain.requests import Field
+from ojs.domain.tenants import get_tenant, qualified
 from ojs.http.answer import Answer, absent, moment, shown, source
 from ojs.http.answers import Id, Moment
 from ojs.http.binding import paging, query
@@ -111,15 +113,16 @@ _LOCKS = (
     *_PAGING,
 )
 # fmt: on
-_LOOK = Permission(Scope.ADMIN_READ, QueueScope.FILTER)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.TENANT)
 _PAGE = Success(JobsListAnswer, "One page of jobs. It may be short, and have a cursor.")
 jobs = Resource("jobs", "jobs", also={"admin_{}": "admin/jobs"})
 locks = Resource("unique-jobs", "jobs")
+tenant_jobs = Resource("admin/tenants/{id}/jobs", "tenants")
 
 
 @jobs.endpoint(
     "GET",
-    Permission(Scope.JOBS_READ, QueueScope.FILTER),
+    Permission(Scope.JOBS_READ, QueueScope.TENANT),
     _PAGE,
     admin=_LOOK,
     query=_JOBS,
@@ -127,8 +130,23 @@ locks = Resource("unique-jobs", "jobs")
 )
 def list_jobs(request: Request) -> Reply:
     """List jobs."""
-    current, sent = runtime.current(), request.query
-    wanted = job_filter.from_query(sent, now_ms=current.clock.now_ms())
+    return _page_of(request.query, request.principal.tenant)
+
+
+@tenant_jobs.endpoint(
+    "GET", Permission(Scope.ADMIN_READ, QueueScope.ALL), _PAGE, query=_JOBS, derived=True
+)
+def list_tenant_jobs(request: Request) -> Reply:
+    """List the jobs of a tenant."""
+    tenant, sent = request.named, dict(request.query)
+    if sent.get("queue") and get_tenant(sent["queue"]) is None:
+        sent["queue"] = qualified(tenant, sent["queue"])
+    return _page_of(sent, tenant)
+
+
+def _page_of(sent: Mapping[str, str], tenant: str | None) -> Reply:
+    current = runtime.current()
+    wanted = job_filter.from_query(sent, now_ms=current.clock.now_ms()).but(tenant=tenant)
     ordered = "sort" in sent or "order" in sent
     sort = query.choice(sent, "sort", SORTS, default=SORTS[0]) if ordered else None
     order = query.choice(sent, "order", ("asc", "desc"), default="desc")
@@ -158,6 +176,7 @@ def list_unique_jobs(request: Request) -> Reply:
     current, sent = runtime.current(), request.query
     key = query.single(sent, "key", unique.check_key)
     wanted = job_filter.from_query(sent, now_ms=current.clock.now_ms())
+    wanted = wanted.but(tenant=request.principal.tenant)
     window = paging.window(sent, default=DEFAULT_LISTED, largest=MAX_LISTED, shown=MAX_LISTED_LOCKS)
     if key is not None:
         found = current.unique_locks.find(key, wanted)

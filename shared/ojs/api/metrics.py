@@ -20,6 +20,7 @@ from ojs.domain.stats import (
     PoolMetrics,
     QueueMetrics,
 )
+from ojs.domain.tenants import get_tenant
 from ojs.http.answer import AsIs, absent
 from ojs.http.answers import Count, Moment, Rate
 from ojs.http.binding import query
@@ -50,9 +51,12 @@ class Sample:
 
 
 def _of_queue(found: QueueMetrics, now_ms: int) -> Iterator[Sample]:
+    named = {"queue": found.queue.name}
+    if (tenant := get_tenant(found.queue.name)) is not None:
+        named["tenant_id"] = tenant
     for metric in rows.METRICS:
         for labels, value in metric.samples(found, now_ms):
-            yield Sample(metric, {"queue": found.queue.name, **labels}, value)
+            yield Sample(metric, {**named, **labels}, value)
 
 
 def _of_key(limit: LimitMetrics) -> Iterator[Sample]:

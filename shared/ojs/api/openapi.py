@@ -18,7 +18,7 @@ from ojs.api.operations import OPERATIONS
 from ojs.api.queue_config import ConfigSource
 from ojs.api.system import AuthorizerName
 from ojs.api.workflows import StepState
-from ojs.domain import webhooks
+from ojs.domain import tenant_limits, tenants, webhooks
 from ojs.domain.access import KEY_ID, Scope
 from ojs.domain.bulk.operation import Phase
 from ojs.domain.cron.definition import OverlapName, OverlapPolicy
@@ -65,6 +65,11 @@ _ERRORS = {
         "Conflict",
         "The resource is in a different state or already exists. Nothing was changed.",
     ),
+    410: ("Gone", "The result of the job has expired."),
+    412: (
+        "PreconditionFailed",
+        "The configuration doesn't have the version in If-Match. Nothing was changed.",
+    ),
     413: ("TooLarge", "The job, the result, or the request is too large."),
     422: (
         "Unprocessable",
@@ -72,9 +77,10 @@ _ERRORS = {
     ),
     429: (
         "QueueFull",
-        "A queue is at capacity. Nothing was stored. Retry after `Retry-After` seconds, if set.",
+        "A queue is full, or a limit of the key or the tenant is reached. Nothing was stored.",
     ),
     500: ("InternalError", "An internal error."),
+    501: ("NotImplemented", "This server doesn't have this optional part of the operation."),
     503: (
         "Unavailable",
         "DynamoDB throttles requests or can't be reached. Retry after `Retry-After` seconds.",
@@ -91,6 +97,10 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
         {"type": "string"},
         "path of the new job, queue, pool, delivery, cron job, workflow or key",
     ),
+    "ETag": (
+        {"type": "string"},
+        "version of the configuration, for If-Match; counts and states are not part of it",
+    ),
     "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before a retry"),
     "X-OJS-Queue-Depth": (
         {"type": "integer", "minimum": 0},
@@ -102,6 +112,7 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
         "depth divided by bound, beyond the queue's warning threshold; of several the fullest",
     ),
     "X-OJS-Batch-Size": ({"type": "integer", "minimum": 1}, "jobs in the request"),
+    "X-OJS-Limit-Clamped": ({"type": "string", "const": "true"}, "limit was above the maximum"),
     "X-OJS-Max-Batch-Size": ({"type": "integer"}, "how many jobs one request may have"),
     "X-RateLimit-Limit": (
         {"type": "integer", "minimum": 0},
@@ -120,10 +131,12 @@ _JOB_ID = "019414d4-8b2e-7c3a-b5d1-f0e2a3b4c5d6"
 _BESIDE: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "step": ({"type": "string", "pattern": STEP_NAME.pattern}, "the step's name"),
     "signal": ({"type": "string", "pattern": NAME.pattern}, "the signal's name"),
+    "version": ({"type": "string", "pattern": envelope.VERSION.pattern}, "the schema's version"),
 }
 _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "job": ({"type": "string", "pattern": UUID7.pattern}, "the job's id"),
     "operation": ({"type": "string", "pattern": UUID7.pattern}, "the operation's id"),
+    "action": ({"type": "string", "pattern": UUID7.pattern}, "the action's id"),
     "worker": (models.WORKER_ID_SCHEMA, "the worker's id"),
     "queue": (QUEUE_SCHEMA, "the queue's name"),
     "pool": (POOL_SCHEMA, "the worker pool's name"),
@@ -131,10 +144,12 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
         text(deliveries.DELIVERY_PATTERN, deliveries.MAX_DELIVERY_BYTES),
         "the delivery's name",
     ),
+    "schema": ({"type": "string", "maxLength": 2_048}, "the job type, or the URI of a schema"),
     "subscription": (
         {"type": "string", "pattern": deliveries.SUBSCRIPTION_ID.pattern},
         "the subscription's id",
     ),
+    "tenant": ({"type": "string", "pattern": tenants.ID_PATTERN}, "the tenant's id"),
     "key": ({"type": "string", "pattern": KEY_ID.pattern}, "the access key's id"),
     "cron job": (QUEUE_SCHEMA, "the cron job's name"),
     "workflow": ({"type": "string", "pattern": UUID7.pattern}, "the workflow's id"),
@@ -259,14 +274,6 @@ _SHOWN_BACK = {"description": "as shown; without effect, but a name must be that
 _AS_SHOWN = {"description": "as shown; without effect"}
 _SUBSCRIPTION = {"properties": dict.fromkeys(sorted(webhooks.SHOWN_BACK), _AS_SHOWN)}
 _TYPE_RULES: Mapping[str, dict[str, Any]] = {
-    "JobRequest": {
-        "properties": {
-            envelope.RESULT_TTL: {
-                "type": "null",
-                "description": "422 unless null: the field is not supported",
-            }
-        }
-    },
     "RateLimitRequest": _RATE_LIMIT,
     "OverrideRequest": {
         "anyOf": [{"required": [name]} for name in ("concurrency", "rate", "throttle", "limit")],
@@ -283,6 +290,7 @@ _TYPE_RULES: Mapping[str, dict[str, Any]] = {
     "DeliveryRequest": {
         "properties": dict.fromkeys(sorted(deliveries.SHOWN_BACK - {"name"}), _SHOWN_BACK)
     },
+    "TenantRequest": {"properties": dict.fromkeys(sorted(tenant_limits.SHOWN_BACK), _SHOWN_BACK)},
     "SubscriptionRequest": _SUBSCRIPTION,
     "SubscriptionChange": _SUBSCRIPTION,
 }
@@ -458,9 +466,11 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
         }
     responses: dict[str, Any] = {}
     for status, success in operation.answers.items():
+        tagged = operation.versioned and success.shape and "etag" in dict(fields(success.shape))
+        named = (*_ALWAYS, *success.headers, *(("ETag",) if tagged else ()))
         responses[str(status)] = {
             "description": success.description,
-            "headers": _headers((*_ALWAYS, *success.headers)) | _sometimes(success.sometimes),
+            "headers": _headers(named) | _sometimes(success.sometimes),
         }
         if success.shape is not None:
             ref = _named(success.shape, schemas)["$ref"]
@@ -468,7 +478,7 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
         if success.text:
             content = responses[str(status)].setdefault("content", {})
             content[success.text_type] = {"schema": {"type": "string"}}
-    for status in (*operation.errors, *COMMON_ERRORS, *((401, 403) if closed else ())):
+    for status in (*operation.errors, *COMMON_ERRORS, *((401, 403, 429) if closed else ())):
         # A failed health check has its own body.
         ref = f"#/components/responses/{_ERRORS[status][0]}"
         responses.setdefault(str(status), {"$ref": ref})
@@ -561,10 +571,12 @@ def _content(ref: str, example: Any = None) -> dict[str, Any]:
 
 
 def _error(status: int) -> dict[str, Any]:
-    extra = {503: ("Retry-After",), 429: ("X-OJS-Queue-Depth", "X-OJS-Queue-Bound")}
-    # Optional, because a batch that can never fit doesn't get the header.
-    sometimes = {
-        409: ("Retry-After",), 413: ("X-OJS-Max-Batch-Size",), 429: ("Retry-After",),
+    extra = {503: ("Retry-After",)}
+    # Optional, because a batch that can never fit doesn't get `Retry-After`, and only a full queue
+    # has a depth.
+    sometimes: dict[int, tuple[str, ...]] = {
+        409: ("Retry-After",), 413: ("X-OJS-Max-Batch-Size",),
+        429: ("Retry-After", "X-OJS-Queue-Depth", "X-OJS-Queue-Bound"),
     }  # fmt: skip
     example = _ERROR_EXAMPLE if status == 404 else None
     return {

@@ -19,8 +19,10 @@ from ojs.api import (
     queues,
     rate_limits,
     realtime,
+    schemas,
     statistics,
     system,
+    tenants,
     webhooks,
     work,
     workers,
@@ -31,8 +33,8 @@ from ojs.http.endpoint import Operation, declared
 
 OPERATIONS: tuple[Operation, ...] = (
     *declared(actions, bulk, crons, dead_letter, deliveries, durable, events, jobs, keys, listing),
-    *declared(maintenance, metrics, pools, queues, rate_limits, realtime, statistics, system),
-    *declared(webhooks, work, workers, workflows),
+    *declared(maintenance, metrics, pools, queues, rate_limits, realtime, schemas, statistics),
+    *declared(system, tenants, webhooks, work, workers, workflows),
 )
 
 _ROUTES = Routes(OPERATIONS)

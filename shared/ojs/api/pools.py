@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from ojs import runtime
 from ojs.api.queue_config import TenantFairness
 from ojs.domain.access import Scope
+from ojs.domain.edits import make_version
 from ojs.domain.fair_queue import tags as tenants
 from ojs.domain.page import Page
 from ojs.domain.pool import pool as domain
@@ -15,7 +16,7 @@ from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.statistics import WINDOW, PoolStatus
 from ojs.domain.requests import Field
 from ojs.http.answer import Answer, AsIs, made, moment, shown, source, unless_empty
-from ojs.http.answers import Count, Fraction, Moment, Positive
+from ojs.http.answers import Count, Etag, Fraction, Moment, Positive
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
 from ojs.http.binding.request import Request
@@ -62,6 +63,7 @@ class Pool(Answer[PoolStatus]):
         StarvationPrevention.of(unless_empty(made(dict, _c.prevention_config))), absent=True
     )
     tenant_fairness: TenantFairness = shown(made(_tenants, _c.tenants), absent=True)
+    etag: Etag = made(lambda pool: make_version(pool.configuration), _c)
     created_at: Moment = moment(_c.created_ms)
     configured_at: Moment = moment(_c.configured_ms)
     active_workers: Count = shown(_p.active_workers, says="workers with a recent heartbeat")
@@ -166,17 +168,18 @@ def list_pools(request: Request) -> Reply:
             "min_dispatch_ratio": 0.05,
         },
     },
+    versioned=True,
 )
 def put_pool(request: Request) -> Reply:
     """Create or replace a worker pool."""
     name, body = request.named, request.object()
-    pool, created = runtime.current().pools.put(name, body)
+    pool, created = runtime.current().pools.put(name, body, request.edit)
     if created:
         return Reply(_answer(pool), 201, {"Location": f"{BASE}/admin/pools/{name}"})
     return Reply(_answer(pool))
 
 
-@pools.endpoint("GET /{name}", _LOOK, PoolAnswer, errors=(404,), derived=True)
+@pools.endpoint("GET /{name}", _LOOK, PoolAnswer, errors=(404,), derived=True, versioned=True)
 def get_pool(request: Request) -> Reply:
     """Read a worker pool.
 
@@ -190,13 +193,13 @@ def _answer(pool: domain.Pool) -> PoolAnswer:
     return PoolAnswer.of(status)
 
 
-@pools.endpoint("DELETE /{name}", _MANAGE, PoolDeletedAnswer, errors=(404, 409))
+@pools.endpoint("DELETE /{name}", _MANAGE, PoolDeletedAnswer, errors=(404, 409), versioned=True)
 def delete_pool(request: Request) -> Reply:
     """Delete a worker pool.
 
     Its queues and jobs are kept.
     """
-    runtime.current().pools.delete(request.named)
+    runtime.current().pools.delete(request.named, request.edit)
     return Reply(PoolDeletedAnswer.of(request.named))
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ojs import runtime
 from ojs.api import backpressure
 from ojs.api.queue_config import ConfigSources, QueueConfig, in_force, sources
 from ojs.domain.access import Scope
+from ojs.domain.edits import make_version
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.queue import queue as domain
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layers
 from ojs.domain.queue.queue import DeletionStrategy, QueueState
-from ojs.domain.requests import MAX_SHOWN, not_known
+from ojs.domain.requests import MAX_SHOWN, Field, not_known
 from ojs.http import models
 from ojs.http.answer import Answer, if_true, made, moment, shown, source, unless_empty
-from ojs.http.answers import Count, Moment, Positive
+from ojs.http.answers import Count, Etag, Moment, Positive
 from ojs.http.binding.request import Request
 from ojs.http.endpoint import BASE, Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import NoOptions
@@ -25,6 +26,8 @@ from ojs.records import record
 
 # With less time than this, the request stops. The sweep continues the deletion.
 _DELETION_SPARE_MS = 8_000
+
+Own = Annotated[dict[str, Any], Field(description="the fields that are set here, as PUT has them")]
 
 _q: domain.Queue = source()
 _set: tuple[domain.Queue, bool] = source()
@@ -68,6 +71,8 @@ class QueueConfigAnswer(Answer[domain.Queue]):
     state: QueueState = _q.state
     config: QueueConfig = in_force(_q.layers)
     config_sources: ConfigSources = sources(_q.layers)
+    own: Own = made(lambda layers: dict(layers.own), _q.layers)
+    etag: Etag = made(lambda layers: make_version(layers.own), _q.layers)
     created_at: Moment = moment(_q.created_ms)
     updated_at: Moment = shown(
         moment(made(lambda queue: queue.configured_ms or queue.created_ms, _q)),
@@ -81,6 +86,8 @@ class QueuePolicyAnswer(Answer[Layers]):
     name: Literal["_default"] = DEFAULT_QUEUE_POLICY
     config: QueueConfig = in_force(_inherited)
     config_sources: ConfigSources = sources(_inherited)
+    own: Own = made(lambda layers: dict(layers.document), _inherited)
+    etag: Etag = made(lambda layers: make_version(layers.document), _inherited)
 
 
 @record(frozen=True)
@@ -190,7 +197,7 @@ def _named(config: Mapping[str, Any]) -> list[str]:
     "POST",
     Permission(Scope.ADMIN_WRITE, QueueScope.NAMED),
     {201: Success(QueueConfigAnswer, "The queue and its configuration.", ("Location",))},
-    errors=(409,),
+    errors=(409, 429),
     request=models.CreateQueueRequest,
     example={"name": "payments", "config": _PAYMENTS},
     strict_query=False,
@@ -203,7 +210,7 @@ def create_queue(request: Request) -> Reply:
     return Reply(QueueConfigAnswer.of(queue), 201, {"Location": f"{BASE}/queues/{queue.name}"})
 
 
-@both.endpoint("GET /config", _LOOK, QueueConfigAnswer, errors=(404,))
+@both.endpoint("GET /config", _LOOK, QueueConfigAnswer, errors=(404,), versioned=True)
 def get_queue_config(request: Request) -> Reply:
     """Read a queue's configuration.
 
@@ -216,9 +223,11 @@ def get_queue_config(request: Request) -> Reply:
     "PUT /config",
     _MANAGE,
     QueueConfigAnswer,
+    errors=(429,),
     request=models.ConfigureQueueRequest,
     example={"max_size": 50_000, "overflow_policy": "block", "concurrency": 40},
     strict_query=False,
+    versioned=True,
 )
 def configure_queue(request: Request) -> Reply:
     """Change a queue's configuration.
@@ -227,7 +236,8 @@ def configure_queue(request: Request) -> Reply:
     """
     name, config = request.named, request.object()
     request.touches(*_named(config))
-    return Reply(QueueConfigAnswer.of(runtime.current().queues.configure(name, config)))
+    queue = runtime.current().queues.configure(name, config, request.edit)
+    return Reply(QueueConfigAnswer.of(queue))
 
 
 @queues.endpoint(
@@ -259,15 +269,15 @@ def delete_queue(request: Request) -> Reply:
     return Reply(QueueDeletedAnswer.of(_Deleted(request.named, deletion, gone)), 202)
 
 
-@policy.endpoint("GET", Permission(Scope.ADMIN_READ, QueueScope.ALL), _POLICY)
-def get_queue_policy(_request: Request) -> Reply:
-    """Read the policy for new queues."""
-    return _policy(runtime.current().queues.policy())
+@policy.endpoint("GET", Permission(Scope.ADMIN_READ, QueueScope.TENANT), _POLICY, versioned=True)
+def get_queue_policy(request: Request) -> Reply:
+    """Read the policy for new queues, or that of the caller's tenant."""
+    return _policy(runtime.current().queues.policy(request.principal.tenant))
 
 
 @policy.endpoint(
     "PUT",
-    Permission(Scope.ADMIN_WRITE, QueueScope.ALL),
+    Permission(Scope.ADMIN_WRITE, QueueScope.TENANT),
     _POLICY,
     request=models.ConfigureQueueRequest,
     example={
@@ -289,10 +299,12 @@ def get_queue_policy(_request: Request) -> Reply:
         },
     },
     strict_query=False,
+    versioned=True,
 )
 def set_queue_policy(request: Request) -> Reply:
-    """Change the policy for new queues."""
-    return _policy(runtime.current().queues.set_policy(request.object()))
+    """Change the policy for new queues, or that of the caller's tenant."""
+    config, tenant = request.object(), request.principal.tenant
+    return _policy(runtime.current().queues.set_policy(config, request.edit, tenant))
 
 
 def _policy(layers: Layers) -> Reply:
@@ -305,9 +317,7 @@ def _policy(layers: Layers) -> Reply:
 )
 def pause_queue(request: Request) -> Reply:
     """Pause a queue."""
-    return Reply(
-        QueueAnswer.of(runtime.current().queues.set_state(request.named, QueueState.PAUSED))
-    )
+    return _state(request, QueueState.PAUSED)
 
 
 @both.endpoint(
@@ -315,10 +325,9 @@ def pause_queue(request: Request) -> Reply:
 )
 def resume_queue(request: Request) -> Reply:
     """Resume a queue."""
-    return Reply(
-        QueueAnswer.of(runtime.current().queues.set_state(request.named, QueueState.ACTIVE))
-    )
+    return _state(request, QueueState.ACTIVE)
 
 
-def _state(name: str, state: QueueState) -> Reply:
-    return Reply(QueueAnswer.of(runtime.current().queues.set_state(name, state)))
+def _state(request: Request, state: QueueState) -> Reply:
+    set_state = runtime.current().queues.set_state
+    return Reply(QueueAnswer.of(set_state(request.named, state, request.edit)))

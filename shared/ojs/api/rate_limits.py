@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from ojs import runtime
 from ojs.domain import times
 from ojs.domain.access import Scope
+from ojs.domain.edits import make_version
 from ojs.domain.errors import InvalidRequest, ValidationFailed
 from ojs.domain.rate_limit.limiter import (
     LimiterState,
@@ -20,7 +21,7 @@ from ojs.domain.rate_limit.limiter import (
 from ojs.domain.requests import Field
 from ojs.http import models
 from ojs.http.answer import Answer, AsIs, absent, derived, length, made, moment, shown, source
-from ojs.http.answers import Count, Moment
+from ojs.http.answers import Count, Etag, Moment
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
@@ -237,6 +238,7 @@ class RateLimitAnswer(Answer["RateLimitStatus"]):
     )
     paused_until: Moment = shown(moment(_paused(_s)), absent=True)
     override: RateLimitOverride = shown(RateLimitOverride.of(_laid_over(_s)), absent=True)
+    etag: Etag = made(lambda override: make_version(override or {}), _s.configuration)
 
 
 class QueueLimitsAnswer(Answer["QueueUsage"]):
@@ -251,6 +253,7 @@ class QueueLimitsAnswer(Answer["QueueUsage"]):
     rate_limit: Starts | None = shown(
         _u.queue.layers.document.get("rate_limit"), says="the configured limit"
     )
+    etag: Etag = made(lambda layers: make_version(layers.own), _u.queue.layers)
 
 
 class RateLimitsAnswer(Paged["RateLimitStatus"]):
@@ -304,7 +307,7 @@ def list_rate_limits(request: Request) -> Reply:
     return Reply(RateLimitsAnswer.of(paging.asked(request.query, runtime.current().limits.list)))
 
 
-@limits.endpoint("GET /{key}", _LOOK, RateLimitAnswer, errors=(404,))
+@limits.endpoint("GET /{key}", _LOOK, RateLimitAnswer, errors=(404,), versioned=True)
 def get_rate_limit(request: Request) -> Reply:
     """Read the state of a key's rate limit.
 
@@ -320,6 +323,7 @@ def get_rate_limit(request: Request) -> Reply:
     request=OverrideRequest,
     example={"concurrency": 0, "expires_at": "+PT1H"},
     strict_query=False,
+    versioned=True,
 )
 @limits.endpoint(
     "PUT /{key}/override",
@@ -329,6 +333,7 @@ def get_rate_limit(request: Request) -> Reply:
     example={"rate": {"limit": 10, "period": "PT1M"}, "throttle": None},
     name="put_rate_limit_override",
     strict_query=False,
+    versioned=True,
 )
 def put_rate_limit(request: Request) -> Reply:
     """Override a key's rate limit.
@@ -337,16 +342,19 @@ def put_rate_limit(request: Request) -> Reply:
     """
     current = runtime.current()
     override = to_override(request.object(), now_ms=current.clock.now_ms())
-    return Reply(RateLimitAnswer.of(current.limits.override(request.named, override)))
+    found = current.limits.override(request.named, override, request.edit)
+    return Reply(RateLimitAnswer.of(found))
 
 
-@both.endpoint("DELETE", _MANAGE, RateLimitAnswer, errors=(404,), strict_query=False)
+@both.endpoint(
+    "DELETE", _MANAGE, RateLimitAnswer, errors=(404,), strict_query=False, versioned=True
+)
 def delete_rate_limit(request: Request) -> Reply:
     """Remove a key's override and pause.
 
     The key, as in the jobs.
     """
-    return Reply(RateLimitAnswer.of(runtime.current().limits.lift(request.named)))
+    return Reply(RateLimitAnswer.of(runtime.current().limits.lift(request.named, request.edit)))
 
 
 @of_queues.endpoint(
@@ -355,6 +363,7 @@ def delete_rate_limit(request: Request) -> Reply:
     QueueLimitsAnswer,
     request=models.QueueLimitsRequest,
     example={"concurrency": 20, "rate": {"limit": 1_000, "period": "PT1H"}},
+    versioned=True,
 )
 def set_queue_limits(request: Request) -> Reply:
     """Set a queue's own limits.
@@ -367,5 +376,5 @@ def set_queue_limits(request: Request) -> Reply:
     except ValidationFailed as error:
         # The status is 400, as for other fields of the configuration. 422 is for job policies.
         raise InvalidRequest(error.field, error.reason, details=error.details) from None
-    queue = current.queues.configure(name, config)
+    queue = current.queues.configure(name, config, request.edit)
     return Reply(QueueLimitsAnswer.of(current.queues.usage(queue)))

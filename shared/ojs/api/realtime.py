@@ -137,7 +137,7 @@ def stream_events(request: Request) -> Reply:
     request.needs(Scope.JOBS_READ if kind == "job" else Scope.ADMIN_READ)
     if kind == "job":
         if request.principal.limited:
-            request.touches(runtime.current().jobs.queue_of(name))
+            request.check_job_reach(runtime.current().jobs.queue_of(name), name)
         return _job(request, name)
     if kind == "queue":
         request.touches(name)

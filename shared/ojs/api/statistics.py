@@ -381,7 +381,7 @@ _HISTORY = (
     Parameter("queue", QUEUE_SCHEMA, "this queue instead of all"),
 )
 _ONE = Permission(Scope.ADMIN_READ, QueueScope.PATH)
-_ALL = Permission(Scope.ADMIN_READ, QueueScope.ALL)
+_ALL = Permission(Scope.ADMIN_READ, QueueScope.TENANT)
 
 queues = Resource("queues", "queues")
 for_operators = Resource("admin/queues", "admin")
@@ -400,10 +400,15 @@ def _detailed(asked: Mapping[str, str]) -> bool:
 def _listed(request: Request) -> Listed[domain.QueueSummary]:
     stats = runtime.current().stats
     window = paging.queues_window(request.query, shown=stats.most_listed())
-    page = stats.list(limit=window.limit, skip=window.offset, cursor=window.cursor)
+    tenant = request.principal.tenant
+    page = stats.list(limit=window.limit, skip=window.offset, cursor=window.cursor, tenant=tenant)
     total = None
     # The last sweep counted the queues. The page can have queues that were created later.
-    if (window.cursor or page.next_cursor) and (counted := stats.totals().queues):
+    if (
+        tenant is None
+        and (window.cursor or page.next_cursor)
+        and (counted := stats.totals().queues)
+    ):
         seen = window.offset + len(page.items) + (page.next_cursor is not None)
         total = max(counted, seen)
     return paging.listed(window, page, total, always=True)
@@ -457,7 +462,11 @@ def admin_list_queues(request: Request) -> Reply:
     stats = runtime.current().stats
     window = paging.queues_window(request.query, shown=stats.most_listed())
     page, total = stats.list_by(
-        QueueOrder(order), limit=window.limit, skip=window.offset, cursor=window.cursor
+        QueueOrder(order),
+        limit=window.limit,
+        skip=window.offset,
+        cursor=window.cursor,
+        tenant=request.principal.tenant,
     )
     return Reply(AdminQueuesAnswer.of(paging.listed(window, page, total)))
 
@@ -475,14 +484,15 @@ def admin_get_queue(request: Request) -> Reply:
 def admin_stats(request: Request) -> Reply:
     """Read the totals of all queues.
 
-    All queues and workers together.
+    All queues and workers together, or the queues of the caller's tenant.
     """
     stats, uptime_s = runtime.current().stats, request.uptime_s
+    tenant = request.principal.tenant
     if not _detailed(request.query):
-        return Reply(StatsAnswer.of(_AllQueues(stats.totals(), uptime_s)))
+        return Reply(StatsAnswer.of(_AllQueues(stats.totals(tenant), uptime_s)))
     window = paging.queues_window(request.query, shown=stats.most_listed(days=True))
-    page = stats.days(limit=window.limit, cursor=window.cursor)
-    found = _AllQueues(stats.totals(), uptime_s, paging.listed(window, page))
+    page = stats.days(limit=window.limit, cursor=window.cursor, tenant=tenant)
+    found = _AllQueues(stats.totals(tenant), uptime_s, paging.listed(window, page))
     return Reply(StatsAnswer.of(found))
 
 

@@ -38,10 +38,11 @@ CAPABILITIES = {
     "events": True,
     "fair_scheduling": True,
     "job_ttl": True,
+    "multi_tenancy": True,
     "pause_resume": True,
     "priority_queues": True,
     "rate_limiting": True,
-    "schema_validation": False,
+    "schema_validation": True,
     "unique_jobs": True,
     # `True` in a deployment that has them.
     "webhooks": False,
@@ -52,12 +53,21 @@ CAPABILITIES = {
 # section 12.2 of bulk operations recommends. The events of bulk operations have the same numbers.
 EXTENSIONS = (
     "admin-api", "backpressure", "bulk-operations", "dead-letter", "durable-execution",
-    "fair-scheduling", "queue-config", "rate-limiting",
+    "fair-scheduling", "queue-config", "rate-limiting", "schema-registry",
 )  # fmt: skip
 # Extensions of this server. `batch-acks`: several acks and nacks in one request, or with a fetch.
 # `push-delivery`: the server sends jobs to functions and endpoints.
 # `durable-steps`: outcomes of steps, sleeps, signals, and child jobs.
 OWN_EXTENSIONS = ("batch-acks", "durable-steps", "push-delivery")
+
+# ojs-disaster-recovery, section 4.3. DynamoDB acknowledges a write when it is stored in two of the
+# three zones of the region, and all zones serve requests.
+DISASTER_RECOVERY = {
+    "durability_level": 2,
+    "replication_mode": "synchronous",
+    "ha_mode": "active-active",
+    "backup_format": "dynamodb-pitr",
+}
 
 # Authorizer → authentication methods (ojs-http-binding section 5).
 AUTHENTICATION: dict[str, list[Literal["api-key", "jwt", "aws-sigv4"]]] = {
@@ -106,6 +116,7 @@ class ConformanceExtensions(Answer["Settings"]):
     """Extensions that are offered as a whole, and the bindings of realtime."""
 
     realtime: Realtime = Realtime.of(_c)
+    disaster_recovery: dict[str, Any] = DISASTER_RECOVERY
     official: list[dict[str, str]] = made(_official, _c.webhook_queue)
     experimental: list[dict[str, str]] = _extensions(OWN_EXTENSIONS, "ojs-aws", "1.0.0")
 
@@ -181,6 +192,7 @@ class PrincipalAnswer(Answer[_Caller]):
         absent=True,
         says="the only ones it may touch; absent: all",
     )
+    tenant: str = shown(_w.who.tenant, absent=True, says="that it acts for; absent: `_default`")
     authorizer: AuthorizerName = _w.settings.authorizer
     version: str = shown(_w.settings.version, says="of the server")
     service: str = shown(_w.settings.service, says="its name in the source of events")

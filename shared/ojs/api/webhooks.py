@@ -17,7 +17,7 @@ from ojs.domain.webhooks import (
     SubscriptionRequest,
 )
 from ojs.http.answer import Answer, made, moment, shown, source, unless_empty
-from ojs.http.answers import Count, CreatedBy, Moment, Positive
+from ojs.http.answers import Count, CreatedBy, Etag, Moment, Positive
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Paged
 from ojs.http.binding.request import Request
@@ -63,6 +63,7 @@ class Webhook(Answer["SubscriptionStatus"]):
     success_count: Count = shown(_s.successes.count, says="without those of the last seconds")
     failure_count: Count = shown(_w.failed, says="failed attempts")
     secret: str = shown(_s.secret, absent=True, says="signing secret, when it is created")
+    etag: Etag = _w.etag
     created_at: Moment = moment(_w.created_ms)
     updated_at: Moment = moment(_w.updated_ms)
     created_by: CreatedBy = shown(
@@ -189,7 +190,7 @@ def list_webhooks(request: Request) -> Reply:
     return Reply(WebhooksAnswer.of(paging.asked(request.query, runtime.current().webhooks.list)))
 
 
-@subscriptions.endpoint("GET /{id}", _LOOK, WebhookAnswer, errors=(404,))
+@subscriptions.endpoint("GET /{id}", _LOOK, WebhookAnswer, errors=(404,), versioned=True)
 def get_webhook(request: Request) -> Reply:
     """Read a subscription to events."""
     return Reply(WebhookAnswer.of(runtime.current().webhooks.get(request.named)))
@@ -198,7 +199,8 @@ def get_webhook(request: Request) -> Reply:
 def _change(request: Request) -> Reply:
     _may_read(request)
     change = runtime.current().webhooks.change
-    return Reply(WebhookAnswer.of(change(request.named, request.object(), request.principal)))
+    found = change(request.named, request.object(), request.principal, request.edit)
+    return Reply(WebhookAnswer.of(found))
 
 
 @subscriptions.endpoint(
@@ -208,6 +210,7 @@ def _change(request: Request) -> Reply:
     errors=(404, 409),
     request=SubscriptionChange,
     example=_EXAMPLE,
+    versioned=True,
 )
 def update_webhook(request: Request) -> Reply:
     """Change a subscription to events."""
@@ -221,19 +224,22 @@ def update_webhook(request: Request) -> Reply:
     errors=(404, 409),
     request=SubscriptionChange,
     example={"active": True},
+    versioned=True,
 )
 def put_webhook(request: Request) -> Reply:
     """Change a subscription to events, as with PATCH."""
     return _change(request)
 
 
-@subscriptions.endpoint("DELETE /{id}", _MANAGE, WebhookDeletedAnswer, errors=(404,))
+@subscriptions.endpoint(
+    "DELETE /{id}", _MANAGE, WebhookDeletedAnswer, errors=(404,), versioned=True
+)
 def delete_webhook(request: Request) -> Reply:
     """Delete a subscription to events.
 
     Its pending deliveries are not sent.
     """
-    runtime.current().webhooks.delete(request.named)
+    runtime.current().webhooks.delete(request.named, request.edit)
     return Reply(WebhookDeletedAnswer.of(request.named))
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ojs import runtime
 from ojs.api import job_answers as views
 from ojs.domain.access import Scope
-from ojs.domain.errors import BackendError, InvalidRequest, OjsError, PermissionDenied
+from ojs.domain.errors import BackendError, InvalidRequest, NotFound, OjsError, PermissionDenied
 from ojs.domain.job.states import State
 from ojs.domain.pool.worker import Directive
 from ojs.domain.requests import Field
@@ -20,6 +22,7 @@ from ojs.http.binding.request import Request
 from ojs.http.endpoint import Permission, QueueScope, Reply, Resource, Success
 
 if TYPE_CHECKING:
+    from ojs.domain.job.job import Job as StoredJob
     from ojs.services.jobs.batch_finish import BatchOutcome
     from ojs.services.jobs.fetch import WorkerFetch
     from ojs.services.realtime.listening import Listening
@@ -140,7 +143,7 @@ jobs = Resource("jobs", "jobs", lenient=True)
     "POST /fetch",
     _WORKS,
     FetchAnswer,
-    errors=(409,),
+    errors=(403, 409),
     request=models.FetchRequest,
     example={"queues": ["email", "default"], "count": 5, "worker_id": "worker-1"},
 )
@@ -228,12 +231,50 @@ def _end(
 ) -> tuple[list[BatchOutcome], list[BatchOutcome]]:
     """Process acks and nacks independently. Reject those outside the caller's queue scope."""
     principal = request.principal
-    return runtime.current().batch_finish.end(
+    ended = runtime.current().batch_finish.end(
         acks,
         nacks,
         reaches=principal.reaches if principal.limited else None,
+        by_token=principal.tenant is not None,
         go_on=lambda: request.remaining_ms() > _SPARE_MS,
     )
+    if principal.tenant is None:
+        return ended
+    # A lease token is checked by the write. Only the queues of jobs that it didn't end are read.
+    failed = [
+        each.job_id
+        for outcomes in ended
+        for each in outcomes
+        if isinstance(each.result, OjsError) and not isinstance(each.result, NotFound)
+    ]
+    queues = runtime.current().jobs.queues_of(failed) if failed else {}
+
+    def with_own_names(outcome: BatchOutcome) -> BatchOutcome:
+        result = outcome.result
+        queue = queues.get(outcome.job_id) if isinstance(result, OjsError) else result.queue
+        if queue is None or principal.reaches(queue):
+            return outcome
+        return replace(outcome, result=NotFound("job", outcome.job_id))
+
+    acked, nacked = ([with_own_names(each) for each in outcomes] for outcomes in ended)
+    return acked, nacked
+
+
+def _ended(
+    request: Request, job_id: str, lease_token: str | None, end: Callable[[], StoredJob]
+) -> StoredJob:
+    """End a job that the caller can touch. A tenant's worker proves that by the lease token."""
+    if request.principal.tenant is None or lease_token is None:
+        _touch_jobs(request, [job_id])
+        return end()
+    try:
+        job = end()
+    except OjsError:
+        _touch_jobs(request, [job_id])
+        raise
+    # A repeated ack is answered without a check of the token.
+    request.check_job_reach(job.queue, job_id)
+    return job
 
 
 def _failed(*ended: Sequence[BatchOutcome]) -> OjsError | None:
@@ -243,10 +284,26 @@ def _failed(*ended: Sequence[BatchOutcome]) -> OjsError | None:
 
 
 def _touch_jobs(request: Request, job_ids: Sequence[str]) -> None:
-    """Raise PermissionDenied for a job outside the caller's queue scope. Skip missing jobs."""
+    """Raise PermissionDenied, or NotFound, for a job outside the caller's queue scope.
+
+    Skip missing jobs.
+    """
     # Costs one read, only for a caller with a limited queue scope.
     if request.principal.limited and job_ids:
-        request.touches(*sorted(runtime.current().jobs.queues_of(job_ids)))
+        for job_id, queue in sorted(runtime.current().jobs.queues_of(job_ids).items()):
+            request.check_job_reach(queue, job_id)
+
+
+def _own_jobs(request: Request, job_ids: Sequence[str]) -> Sequence[str]:
+    """Return the jobs of a heartbeat. For a tenant's caller, skip other jobs like missing ones.
+
+    Raises PermissionDenied for a job outside the queue scope of another caller.
+    """
+    if request.principal.tenant is None or not job_ids:
+        _touch_jobs(request, job_ids)
+        return job_ids
+    queues = runtime.current().jobs.queues_of(job_ids)
+    return [each for each in job_ids if request.principal.reaches(queues.get(each, ""))]
 
 
 @workers.endpoint(
@@ -265,8 +322,8 @@ def ack_job(request: Request) -> Reply:
         return Reply({"acks": views.outcomes(outcomes)}, 207, failed=_failed(outcomes))
     body = models.parse(models.AckRequest, raw)
     request.about(job_id=body.job_id)
-    _touch_jobs(request, [body.job_id])
-    job = runtime.current().finish.ack(body.job_id, **body.outcome())
+    end = partial(runtime.current().finish.ack, body.job_id, **body.outcome())
+    job = _ended(request, body.job_id, body.lease_token, end)
     return Reply(views.acknowledged(job))
 
 
@@ -295,8 +352,8 @@ def nack_job(request: Request) -> Reply:
         return Reply({"nacks": views.outcomes(outcomes)}, 207, failed=_failed(outcomes))
     body = models.parse(models.NackRequest, raw)
     request.about(job_id=body.job_id)
-    _touch_jobs(request, [body.job_id])
-    job = runtime.current().finish.nack(body.job_id, **body.outcome())
+    end = partial(runtime.current().finish.nack, body.job_id, **body.outcome())
+    job = _ended(request, body.job_id, body.lease_token, end)
     return Reply(views.failed(job))
 
 
@@ -342,10 +399,10 @@ def nack_job_by_path(request: Request) -> Reply:
 def heartbeat(request: Request) -> Reply:
     """Extend leases, take directives."""
     body = request.parsed(models.HeartbeatRequest)
-    _touch_jobs(request, body.job_ids() or [])
+    active_jobs = _own_jobs(request, body.job_ids())
     beat = runtime.current().workers.beat(
         body.worker_id,
-        active_jobs=body.job_ids(),
+        active_jobs=active_jobs,
         active_count=body.count(),
         visibility_timeout_ms=body.visibility_timeout_ms,
         state=body.state,

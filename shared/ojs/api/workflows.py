@@ -237,6 +237,8 @@ def _of_job(job: Job) -> dict[str, Any]:
         told["started_at"] = times.format_ms(job.started_ms)
     if job.ended_ms is not None:
         told["completed_at"] = times.format_ms(job.ended_ms)
+    if job.result_ttl_s is not None:
+        job = job.without_expired_result(runtime.current().clock.now_ms())
     if job.state is State.COMPLETED and job.result is not MISSING:
         told["result"] = job.result
     if job.state is not State.COMPLETED and job.noted:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 
+from ojs.domain.tenants import matches_pattern, qualified
 from ojs.records import record
 
 PREFIX = "ojs"
@@ -40,6 +41,8 @@ EVERY_ROLE = "*"
 
 MAX_NAME_CHARACTERS = 255
 MAX_QUEUES = 50
+# Maximum `max_requests_per_s` of a key.
+MAX_RATE = 100_000
 # Maximum number of generations of keys. It limits the time to revoke a key with all its
 # descendants.
 MAX_ANCESTORS = 9
@@ -82,11 +85,20 @@ class Principal:
     key: str | None = None
     # When its key or token expires (ms since the epoch); None: never.
     until_ms: int | None = None
+    # Maximum rate of its requests, if its key has one.
+    max_requests_per_s: int | None = None
+    # The tenant that the caller acts for. None: `_default`, and operators of all tenants.
+    tenant: str | None = None
 
     @property
     def limited(self) -> bool:
         """Whether the caller's queue scope is restricted."""
         return self.queues is not None
+
+    @property
+    def whole_tenant(self) -> bool:
+        """Whether the queue scope contains all queues of the caller's tenant."""
+        return self.tenant is not None and self.queues == (qualified(self.tenant, "*"),)
 
     @property
     def holder(self) -> str | None:
@@ -98,16 +110,39 @@ class Principal:
 
     @property
     def bound(self) -> bool:
-        """Whether the caller can use only worker records that keys with the same name created."""
-        return self.limited and self.key is not None
+        """Whether the caller can use only worker records that keys with the same name created.
+
+        A tenant's caller can use only records of the tenant.
+        """
+        return self.tenant is not None or self.bound_by_key
+
+    @property
+    def bound_by_key(self) -> bool:
+        """Whether only keys with the same name bind the caller.
+
+        Versions before 0.3 had no such records, so the caller also reads the records of these.
+        """
+        return self.tenant is None and self.limited and self.key is not None
 
     def reaches(self, queue: str) -> bool:
         """Return whether the caller's queue scope contains a queue."""
         if self.queues is None:
             return True
-        return any(
-            queue.startswith(each[:-1]) if each.endswith("*") else queue == each
-            for each in self.queues
+        return any(matches_pattern(each, queue) for each in self.queues)
+
+    def with_tenant(self, tenant: str) -> Principal:
+        """Return the principal limited to the queues of a tenant. Safe to repeat.
+
+        `queues` of a principal with a tenant are local names. Those of another one are stored
+        names, and only the tenant's remain.
+        """
+        queues: Iterable[str] = ("*",) if self.queues is None else self.queues
+        if self.queues is None or self.tenant is not None:
+            queues = (each if ":" in each else qualified(tenant, each) for each in queues)
+        return replace(
+            self,
+            tenant=tenant,
+            queues=tuple(each for each in queues if matches_pattern(qualified(tenant, "*"), each)),
         )
 
     def context(self) -> dict[str, str]:
@@ -118,10 +153,14 @@ class Principal:
         context = {"principal": self.name or "", "scopes": " ".join(sorted(self.scopes))}
         if self.key is not None:
             context["key"] = self.key
+        if self.max_requests_per_s is not None:
+            context["rate"] = str(self.max_requests_per_s)
         if self.queues is not None:
             context["queues"] = " ".join(self.queues)
         if self.until_ms is not None:
             context["until"] = str(self.until_ms)
+        if self.tenant is not None:
+            context["tenant"] = self.tenant
         return context
 
     @classmethod
@@ -130,13 +169,15 @@ class Principal:
         name, scopes, queues = (context.get(each) for each in ("principal", "scopes", "queues"))
         if not isinstance(name, str) or not name or not isinstance(scopes, str):
             return None
-        key, until = context.get("key"), context.get("until")
+        key, until, tenant = (context.get(each) for each in ("key", "until", "tenant"))
         return cls(
             name,
             frozenset(scopes.split()),
             None if queues is None else tuple(str(queues).split()),
             str(key) if key is not None else None,
             int(str(until)) if until is not None else None,
+            max_requests_per_s=int(str(rate)) if (rate := context.get("rate")) else None,
+            tenant=str(tenant) if tenant is not None else None,
         )
 
 
@@ -176,11 +217,23 @@ class AccessKey:
     role: str | None = None
     # Whether the key has no MAC. Versions before 0.3 created such keys.
     old: bool = False
+    # Maximum rate of the requests with this key. None: no limit.
+    max_requests_per_s: int | None = None
+    # The tenant of the caller. `queues` are then the tenant's local names.
+    tenant: str | None = None
 
     @property
     def principal(self) -> Principal:
         """The principal of the key."""
-        return Principal(self.name, self.scopes, self.queues, self.id, self.expires_ms)
+        return Principal(
+            self.name,
+            self.scopes,
+            self.queues,
+            self.id,
+            self.expires_ms,
+            max_requests_per_s=self.max_requests_per_s,
+            tenant=self.tenant,
+        )
 
     def state(self, now_ms: int) -> str:
         """Return the state of the key at `now_ms`: `active`, `expired`, or `revoked`."""

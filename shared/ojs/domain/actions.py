@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ojs.records import record
 
 DAY_MS = 86_400_000
@@ -9,6 +12,8 @@ DAY_MS = 86_400_000
 KEPT_MS = 90 * DAY_MS
 PERIOD_MS = 30 * DAY_MS
 MAX_PATH = 500
+# Maximum size of a configuration in an entry. Larger ones are omitted.
+MAX_CONFIGURATION_BYTES = 4_096
 
 
 @record(frozen=True)
@@ -19,6 +24,9 @@ class OperatorAction:
 
     `id` is a UUID that sorts by time. `actor` is the name of the access key, the subject of the
     token, or the ARN of the role. It is None if the server has no authentication.
+
+    Of a changed configuration, it has the kind, the name, and the values before and after. `etag`
+    is the version after the change. With `omitted`, the values are too large for the log.
     """
 
     id: str
@@ -29,3 +37,9 @@ class OperatorAction:
     status: int
     actor: str | None = None
     key: str | None = None
+    kind: str = ""
+    name: str = ""
+    before: Mapping[str, Any] | None = None
+    after: Mapping[str, Any] | None = None
+    etag: str | None = None
+    omitted: bool = False

@@ -111,6 +111,30 @@ class Unsupported(OjsError):
         super().__init__(message, details=({"field": field} if field else {}) | dict(details or {}))
 
 
+class SchemaMismatch(ValidationFailed):
+    """The arguments of a job don't match the schema of its type, in mode `strict`.
+
+    `field` is the prefix of the field, `index` that of the job. `version` is the version of the
+    schema.
+    """
+
+    def __init__(
+        self, prefix: str, job_type: str, version: str, errors: list[str], index: int
+    ) -> None:
+        super().__init__(
+            f"{prefix}args",
+            f"must match the schema of {job_type}@{version}. See details.validation_errors",
+            details={"validation_errors": errors, "job_type": job_type, "version": version},
+        )
+        self.index = index
+
+
+class NotImplementedFeature(Unsupported):
+    """The request uses an optional part of an operation that this server doesn't have."""
+
+    code = "not_implemented"
+
+
 class PayloadTooLarge(OjsError):
     """The job, the result, or the request is larger than allowed. Sizes in bytes."""
 
@@ -125,6 +149,24 @@ class PayloadTooLarge(OjsError):
             rule,
             details={"field": what, "size": size, "limit": limit}
             | ({} if queue is None else {"queue": queue}),
+        )
+
+
+class ResultTooLarge(PayloadTooLarge):
+    """The result of a job is larger than allowed. The job is still active."""
+
+    code = "RESULT_TOO_LARGE"
+
+
+class ResultPruned(OjsError):
+    """The time to live of the job's result has ended."""
+
+    code = "RESULT_PRUNED"
+
+    def __init__(self, expired_at: str) -> None:
+        """Create the error. `expired_at` is when the result expired (RFC 3339)."""
+        super().__init__(
+            f"The result of the job expired at {expired_at}.", details={"expired_at": expired_at}
         )
 
 
@@ -257,6 +299,20 @@ class Conflict(OjsError):
             self.details["expected_states"] = expected
 
 
+class PreconditionFailed(OjsError):
+    """The configuration doesn't have the version in If-Match. Nothing was changed."""
+
+    code = "precondition_failed"
+
+    def __init__(self, kind: str, name: str, etag: str | None) -> None:
+        """`etag` is the current version, or None if there is none."""
+        state = "doesn't exist" if etag is None else "exists, or has changed since you read it"
+        super().__init__(
+            f"{kind.capitalize()} '{shorten(name)}' {state}. Nothing was changed.",
+            details={"resource": kind, "id": shorten(name)} | ({"etag": etag} if etag else {}),
+        )
+
+
 class KeyTaken(Conflict):
     """The idempotency key in `field` was already used for a different request."""
 
@@ -314,14 +370,38 @@ class NotStored(OjsError):
         )
 
 
-class QueueFull(OjsError):
+class TooManyRequests(OjsError):
+    """The access key exceeds its limit of requests."""
+
+    code = "rate_limited"
+    retryable = True
+
+    def __init__(self, limit: int) -> None:
+        """Create the error. `limit` is in requests a second."""
+        super().__init__(
+            f"The access key allows {limit} requests per second.",
+            details={"limit": limit},
+            retry_after_s=1,
+        )
+
+
+class CapacityExceeded(OjsError):
+    """A limit of a queue or a tenant is reached. Nothing was stored.
+
+    `shown` are the fields of the error at the level of the code, in addition to `details`.
+    """
+
+    retryable = True
+    shown: Mapping[str, Any]
+
+
+class QueueFull(CapacityExceeded):
     """The queue is at capacity (ojs-backpressure, section 7.1). Nothing was stored.
 
     `unit` is the unit of the limit: `jobs` or `bytes`.
     """
 
     code = "QUEUE_FULL"
-    retryable = True
 
     def __init__(
         self,
@@ -335,12 +415,41 @@ class QueueFull(OjsError):
         message: str | None = None,
     ) -> None:
         self.queue = {"queue": queue, "depth": depth, "bound": bound, "strategy": strategy}
+        self.shown = self.queue
         super().__init__(
             message
             or f"Queue '{queue}' doesn't have enough capacity: it contains {depth} of at most "
             f"{bound} {unit}.",
             details={**self.queue, "unit": unit},
             retry_after_s=retry_after_s,
+        )
+
+
+class TenantSuspended(PermissionDenied):
+    """An operator has suspended the tenant. Its jobs are neither pushed nor fetched."""
+
+    code = "tenant_suspended"
+    retryable = True
+
+    def __init__(self, tenant: str) -> None:
+        super().__init__(f"Tenant '{tenant}' is suspended.", details={"tenant_id": tenant})
+
+
+class TenantLimitExceeded(CapacityExceeded):
+    """A push exceeds a limit of its tenant (ojs-multi-tenancy, section 8.2). Nothing was stored."""
+
+    code = "TENANT_LIMIT_EXCEEDED"
+
+    def __init__(self, tenant: str, limit: str, *, current: int, maximum: int) -> None:
+        """`limit` is the name of the limit, and `current` what the tenant has without the push."""
+        self.shown = {
+            "tenant_id": tenant, "limit": limit, "current": current, "maximum": maximum,
+        }  # fmt: skip
+        super().__init__(
+            f"Tenant '{tenant}' has {current} of at most {maximum} ({limit}), so the request "
+            "exceeds a limit.",
+            details=self.shown,
+            retry_after_s=30,
         )
 
 

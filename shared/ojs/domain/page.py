@@ -11,7 +11,11 @@ T = TypeVar("T")
 
 @record(frozen=True)
 class Page(Generic[T]):
-    """Items in order, and an opaque cursor if more items might follow."""
+    """Items in order, and an opaque cursor if more items might follow.
+
+    `total` is the number of items of the listing, or None if it is not known.
+    """
 
     items: list[T]
     next_cursor: str | None = None
+    total: int | None = None

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from ojs.domain import jsontext
-from ojs.domain.delivery.breaker import Breaker
+from ojs.domain.delivery.breaker import Breaker, BreakerState
 from ojs.domain.delivery.delivery import SUBSCRIPTION_ID, Delivery, Endpoint
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.events.event import matches
@@ -36,6 +36,9 @@ OLD_SECRET_MS = 86_400_000
 # A subscription is disabled after this time (ms) without a success and this number of failures.
 FAILING_MS = 3 * 86_400_000
 FAILING_COUNT = 20
+# Duration (ms) from which an attempt is slow. The attempts of an endpoint whose breaker is closed
+# end then, because invocations are shared. Afterwards they have `timeout_s`, in one invocation.
+SLOW_MS = 3_000
 ID = SUBSCRIPTION_ID
 _OWN = "webhook."
 # A subscription to this event could receive the failures of the same subscription.
@@ -44,7 +47,7 @@ _UNSUBSCRIBABLE = EventType.WEBHOOK_DEAD
 SHOWN_BACK = frozenset(
     {
         "id", "created_at", "updated_at", "created_by", "last_delivery_at", "last_delivery_status",
-        "success_count", "failure_count", "disabled_reason", "subscription",
+        "success_count", "failure_count", "disabled_reason", "subscription", "etag",
     }
 )  # fmt: skip
 
@@ -98,6 +101,25 @@ class Subscription:
         return not self.paused and self.disabled is None
 
     @property
+    def configuration(self) -> dict[str, Any]:
+        """The request that configures the subscription like this, without its secrets."""
+        return {
+            "url": self.url,
+            "events": [*self.events],
+            "filter": {"queues": [*self.queues], "job_types": [*self.job_types]},
+            "metadata": dict(self.metadata),
+            "timeout_s": self.timeout_s,
+            "active": self.active,
+        }
+
+    @property
+    def etag(self) -> str:
+        """The version of the configuration. Also changes with a secret."""
+        from ojs.domain.edits import make_version  # only requests of operators need it
+
+        return make_version(self.configuration, self.updated_ms)
+
+    @property
     def target(self) -> Delivery:
         """The endpoint as a delivery, for the rules that both share."""
         return Delivery(self.id, endpoint=self.url, timeout_ms=1_000 * self.timeout_s)
@@ -112,6 +134,25 @@ class Subscription:
         return replace(
             self, paused=False, disabled=None, breaker=Breaker(), failing_ms=None, failing=0
         )
+
+    @property
+    def slow(self) -> bool:
+        """Whether the endpoint responds slowly. Then its breaker is half open from the start."""
+        return self.breaker.until_ms is not None and not self.breaker.open_ms
+
+    def with_success(self) -> Subscription:
+        """Return the subscription after a successful attempt."""
+        return replace(self, failing_ms=None, failing=0, breaker=self.breaker.with_success())
+
+    def with_attempts(self, now_ms: int, *, slow: bool) -> Subscription:
+        """Return the subscription after attempts, whose outcomes it contains.
+
+        `slow` means that one of them took SLOW_MS.
+        """
+        breaker = replace(self.breaker, trial_ms=None)
+        if slow and breaker.state(now_ms) is not BreakerState.OPEN:
+            breaker = Breaker(breaker.faults, now_ms)
+        return replace(self, breaker=breaker)
 
     def after_failure(self, now_ms: int, status: int, *, fault: bool) -> Subscription:
         """Return the subscription after a failed attempt, disabled if it fails for days."""

@@ -23,6 +23,7 @@ Moment = Annotated[
 ]
 Id = Annotated[str, Field(json_schema_extra={"format": "uuid", "pattern": UUID7.pattern})]
 Count = Annotated[int, Field(ge=0)]
+Etag = Annotated[str, Field(description="version of the configuration, for If-Match")]
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0)]
 Bound = Annotated[int, Field(ge=1, description="absent when there is none")]
@@ -143,12 +144,18 @@ class Job(AsIs, kept=True):
     errors_omitted: ErrorsOmitted = absent()
     omitted: Omitted = absent()
     result: Any = absent()
+    result_ttl: Count = absent("seconds for which the result is shown; 0: not stored")
+    result_stored_at: Moment = absent()
+    result_expires_at: Moment = absent("until when the result is shown")
+    result_size_bytes: Count = absent()
     progress: float = absent()
     previous_state: State = absent()
     dead_letter: bool = absent()
     dead_letter_job_id: Id = absent("a dead letter's copy, in its queue's `dead_letter_queue`")
     durable: JobDurable = absent("if its code stores outcomes of steps")
     parent: JobParent = absent("the job that waits for this one")
+    parent_id: Id = absent("the job that enqueued it")
+    root_id: Id = absent("the first job of its line of descent")
     waiting: list[JobWait] = absent("what a suspended job waits for")
     checkpoint: JobCheckpoint = absent("of a fetched or pushed job")
     last_checkpoint: Any = absent("its state, up to 256 KiB")
@@ -199,6 +206,10 @@ class ErrorDetail(AsIs):
     depth: Count = absent()
     bound: Count = absent()
     strategy: Literal["reject", "block", "drop_oldest"] = absent()
+    tenant_id: str = absent("TENANT_LIMIT_EXCEEDED only, as the next three")
+    limit: str = absent()
+    current: Count = absent()
+    maximum: Count = absent()
     max_batch_size: Count = absent("BATCH_SIZE_EXCEEDED only")
 
 

@@ -30,7 +30,7 @@ HTTP_FUNCTIONS = (JOBS, WORKERS, ADMIN)
 
 Subject = Literal[
     "job", "worker", "queue", "rate limit", "operation", "pool", "key", "cron job", "workflow",
-    "delivery", "subscription",
+    "delivery", "subscription", "action", "tenant", "schema",
 ]  # fmt: skip
 PARAMETER = re.compile(r"\{(\w+)\}")
 # Segment before a parameter in a path → kind of object that the parameter identifies.
@@ -38,7 +38,8 @@ _SUBJECTS: Mapping[str, Subject] = {
     "jobs": "job", "dead-letter": "job", "operations": "operation", "workers": "worker",
     "queues": "queue", "rate-limits": "rate limit", "pools": "pool", "keys": "key",
     "cron": "cron job", "crons": "cron job", "workflows": "workflow", "deliveries": "delivery",
-    "checkpoints": "job", "subscriptions": "subscription",
+    "checkpoints": "job", "subscriptions": "subscription", "tenants": "tenant",
+    "actions": "action", "schemas": "schema",
 }  # fmt: skip
 
 
@@ -58,6 +59,8 @@ class QueueScope(StrEnum):
     """The operation itself compares all of them; a list has the workflows within reach."""
     FILTER = "the queues it asks for"
     """A limited key has to name them in the query."""
+    TENANT = "the queues it asks for, or all queues of its tenant"
+    """A limited key without a tenant has to name them in the query."""
     ALL = "all queues"
     """Not for limited keys."""
 
@@ -116,6 +119,16 @@ class Success:
     text_type: str = "text/plain"
 
 
+_PRECONDITIONS = (
+    Parameter(
+        "If-Match",
+        {"type": "string", "minLength": 1},
+        "ETag of the configuration as you read it, or `*`; another one is 412",
+    ),
+    Parameter("If-None-Match", {"const": "*"}, "`*`: 412 if there is one already"),
+)
+
+
 @record(frozen=True)
 class Operation:
     """An operation of the API: one method on one path."""
@@ -141,6 +154,8 @@ class Operation:
     # Example of a request.
     example: Mapping[str, Any] | None = None
     implementation: Implementation | None = None
+    # Whether responses have the ETag of a configuration, and changes of it check If-Match.
+    versioned: bool = False
 
     @property
     def path_parameter(self) -> str | None:
@@ -217,6 +232,7 @@ class Resource:
         derived: bool = False,
         strict_query: bool = True,
         admin: Permission | None = None,
+        versioned: bool = False,
     ) -> Callable[[Implementation], Implementation]:
         """Declare the operation that the decorated function serves.
 
@@ -238,6 +254,8 @@ class Resource:
             derived: Whether the response is read from projections.
             strict_query: Whether unknown query parameters are rejected.
             admin: Permission for the operation under `/admin`. Default: `permission`.
+            versioned: Whether the operation reads or changes a configuration with an ETag. Its
+                responses have the field `etag`, and a change checks If-Match.
 
         Returns:
             The decorator, which returns the function unchanged.
@@ -250,6 +268,10 @@ class Resource:
         if (request is None) != (example is None):
             raise TypeError(f"{route}: a request has an example")
         method, _, below = route.partition(" ")
+        if versioned and method != "GET":
+            creates = method in ("PUT", "POST")
+            headers = (*headers, *(_PRECONDITIONS if creates else _PRECONDITIONS[:1]))
+            errors = (*errors, 412)
 
         def declare(implementation: Implementation) -> Implementation:
             summary, _, told = cleandoc(implementation.__doc__ or "").partition("\n\n")
@@ -277,6 +299,7 @@ class Resource:
                         strict_query and (method == "GET" or not self._lenient),
                         example if admin_example is None or tag != "admin" else admin_example,
                         implementation,
+                        versioned,
                     )
                 )
             return implementation

@@ -30,20 +30,19 @@ class MissingFeature:
 
 # fmt: off
 MISSING: tuple[MissingFeature, ...] = (
-    MissingFeature("schemas", "Schemas of jobs are", ("schemas", "admin/schemas")),
-    MissingFeature("multi-tenancy", "Tenants are", ("tenants", "admin/tenants")),
     MissingFeature("event-streams", "This event stream is",
         ("admin/stats/stream", "jobs/{id}/progress/stream", "jobs/{id}/result/stream", "ws"),
         "Read /ojs/v1/events/stream or /ojs/v1/jobs/{id}/events, or connect to the WebSocket "
         "address in the manifest."),
-    MissingFeature("bulk-results", "Reading many results at once is", ("jobs/results",),
-        "Read /ojs/v1/jobs/{id}/result."),
     MissingFeature("execution-history", "This form of a job's history is",
-        ("history", "jobs/{id}/lineage", "events/{id}/history", "admin/jobs/{id}/trace"),
-        "Read /ojs/v1/jobs/{id}/history."),
+        ("history/stats", "history/rebuild", "events/{id}/history", "admin/jobs/{id}/trace"),
+        "Read /ojs/v1/history or /ojs/v1/jobs/{id}/history."),
 )
 # fmt: on
-NO_TENANTS = (
-    "is not supported, because this server does not isolate tenants. Omit the header and give each "
-    "tenant its own queues and keys"
+# Answered to DELETE requests for these paths, which have other methods.
+PURGE = MissingFeature(
+    "history-purge",
+    "Deleting the history of jobs is",
+    ("history", "jobs/{id}/history"),
+    "Events expire. To erase jobs with their history, use POST /ojs/v1/admin/jobs/erase.",
 )

@@ -65,6 +65,7 @@ from ojs.domain.requests import (
     Unknown,
     nearest,
 )
+from ojs.domain.tenants import ID_PATTERN, check_tenant
 
 MAX_ACTIVE_JOBS = 1_000
 MAX_ACTIVE_COUNT = 1_000_000
@@ -993,6 +994,19 @@ class CreateKeyRequest(Configuration):
     expires_at: Annotated[str, After(_moment)] | None = Field(
         None, description="when it ends: RFC 3339, or '+' and an ISO 8601 duration; never without"
     )
+    max_requests_per_s: int | None = Field(
+        None, ge=1, le=access.MAX_RATE, description="429 above it; no limit when not given"
+    )
+    tenant: (
+        Annotated[str, After(check_tenant), Field(json_schema_extra={"pattern": ID_PATTERN})] | None
+    ) = Field(None, description="tenant that it acts for; `queues` are then local names")
+
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest if the key has a tenant, and `queues` names another one."""
+        for at, queue in enumerate(self.queues or () if self.tenant is not None else ()):
+            if ":" in queue:
+                rule = "must be a local name, because the key has a tenant"
+                raise InvalidRequest(f"{prefix}queues[{at}]", rule, value=queue)
 
 
 def _role(value: str) -> str:
@@ -1034,6 +1048,17 @@ class ChangeJobRequest(Configuration):
 
 
 _NOT_ATOMIC = "must be partial, because the server processes each job separately."
+
+
+MAX_RESULTS = 100
+
+
+class ResultsRequest(Configuration):
+    """Read the results of several jobs."""
+
+    ids: Annotated[list[JobId], Field(min_length=1, max_length=MAX_RESULTS)] = Field(
+        description="each job once"
+    )
 
 
 class JobsRequest(Configuration):

@@ -20,6 +20,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.config import OverflowPolicy
 from ojs.domain.stats import DURATION_BUCKETS_S, OTHER_TYPES, QUEUE_TIME_BUCKETS_S
+from ojs.domain.tenants import get_tenant
 from ojs.projections.transitions import JobEvent
 from ojs.records import record
 from ojs.store.dead_letter import counters as dead_letters
@@ -64,6 +65,8 @@ class Tally:
                 now[f"p{job.priority}"] += difference
             if job.pool is not None and job.state is State.ACTIVE:
                 self.counts[keys.pool_stats(job.pool), keys.NOW][job.state.value] += difference
+            if (tenant := get_tenant(job.queue)) is not None:
+                self.counts[keys.tenant_name(tenant), keys.NOW][job.state.value] += difference
             if job.dead_letter:
                 now["dead"] += difference
                 of = self.dead[job.queue]
@@ -104,6 +107,8 @@ class Tally:
             self.counts[queue, keys.NOW][f"{PUSHES}{_PUSHES[name]}"] += 1
         self.counts[day][name] += 1
         self.counts[minute][name] += 1
+        if (tenant := get_tenant(queue)) is not None:
+            self.counts[keys.tenant_name(tenant), minute[1]][name] += 1
         if what.length_ms is None:
             return
         if what.kind is EventType.JOB_STARTED:

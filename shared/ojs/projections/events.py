@@ -14,6 +14,7 @@ from ojs.domain.job import failure as failures
 from ojs.domain.job.failure import ErrorEntry, Failure
 from ojs.domain.job.job import MISSING, SHOWN
 from ojs.domain.job.states import State
+from ojs.domain.tenants import get_tenant
 from ojs.projections.transitions import JobEvent, replayed
 from ojs.store.derived.projection import ErrorKey, error_key
 from ojs.store.jobs import items
@@ -122,6 +123,8 @@ def of_job(
     failure = _failure(what, errors.get(key) if key else None)
     job, (data, component) = what.job, ROWS[what.kind]
     told = {"job_type": job.type, "queue": job.queue} | data(what, failure)
+    if (tenant := get_tenant(job.queue)) is not None:
+        told["tenant_id"] = tenant
     if what.kind in _FROM_SEVERAL:
         told["from"] = State.PENDING.value if what.before is None else what.before.state.value
     if not results:

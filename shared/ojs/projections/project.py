@@ -76,7 +76,7 @@ logger = Logger()
 # Published regardless of the event types that the deployment selects, because operators need them.
 ALWAYS = (
     "queue.*", EventType.JOB_DISCARDED, "dead_letter.*", "backpressure.*", "scheduling.*",
-    "delivery.*", "webhook.*",
+    "delivery.*", "webhook.*", "tenant.*",
 )  # fmt: skip
 
 # One event page has the events of one group of changes. A group must be small, and its page must be
@@ -576,7 +576,7 @@ class Projector:
         untold = [event for event in wanted if event.id not in batch.published]
         refused = self._bus.publish(untold) if untold else set()
         if refused:
-            logger.error("EventBridge rejected events", extra={"events": len(refused)})
+            logger.error("Publishing events failed", extra={"events": len(refused)})
         batch.published |= {event.id: event.id in refused for event in untold}
         return any(batch.published[event.id] for event in wanted)
 

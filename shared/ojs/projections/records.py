@@ -18,6 +18,7 @@ from typing import Any
 from ojs.domain.events.event import Event
 from ojs.domain.job.job import Job
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
+from ojs.domain.tenants import get_local_name
 from ojs.projections.bulk import BulkPushChange, OperationChange
 from ojs.projections.changes import TableChange
 from ojs.projections.crons import CronRunChange
@@ -51,6 +52,7 @@ _COUNTER, _POOL = keys.counter(""), keys.pool("")
 _OPERATION, _BULK_PUSH = keys.operation(""), keys.bulk_push("")
 _CRON_RUNS, _WORKFLOW, _DELIVERY = keys.cron_runs(""), keys.workflow(""), keys.delivery("")
 _HOOK = keys.hook("")
+_TENANT, _OF_TENANT = keys.tenant_record(""), keys.counter(keys.tenant_name(""))
 _IMAGES = {"INSERT": ("NewImage",), "MODIFY": ("OldImage", "NewImage"), "REMOVE": ("OldImage",)}
 # Attributes with content. Only their length is read.
 _CONTENT = frozenset({"body"})
@@ -245,6 +247,10 @@ def _other(record: _Record, *, by_ttl: bool) -> TableChange | None:
         from ojs.projections.webhooks import HookChange
 
         return HookChange.of(*images)
+    if pk.startswith((_TENANT, _OF_TENANT)):
+        from ojs.projections.tenants import read_event
+
+        return read_event(pk, *images)
     if pk.startswith(_OPERATION):
         return OperationChange.of(*images)
     if pk.startswith(_BULK_PUSH):
@@ -292,7 +298,7 @@ def _stored_job(item: Item) -> Job:
 
 def _queue(record: _Record) -> QueueChange:
     name = record.pk.removeprefix(_QUEUE)
-    policy = name == DEFAULT_QUEUE_POLICY
+    policy = get_local_name(name) == DEFAULT_QUEUE_POLICY
     before, after = (
         # The policy for new queues always exists. No request creates it.
         None if item is None and not policy else queues.from_item(name, item or {})

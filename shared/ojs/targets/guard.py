@@ -13,6 +13,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
@@ -183,13 +184,32 @@ class Connector:
             Blocked: One of the addresses is not public.
             OSError: The host has no address, or the connection failed.
         """
-        found = self._find(to.host, to.port)
+        found = self._look_up(to, limit)
         for address in found:
             if not (addresses.public(address) or (self.loopback and addresses.loopback(address))):
                 raise Blocked("must have only public addresses")
         if not to.secure and not all(map(addresses.loopback, found)):
             raise Blocked("must use https")
         return self._secure(self._open(found, to.port, limit), to, limit)
+
+    def _look_up(self, to: EndpointAddress, limit: TimeLimit) -> Sequence[str]:
+        """Resolve a host within the time limit. The system's resolver has a longer one."""
+        answers: SimpleQueue[Sequence[str] | Exception] = SimpleQueue()
+
+        def find_addresses() -> None:
+            try:
+                answers.put(self._find(to.host, to.port))
+            except Exception as error:  # noqa: BLE001 - raised by the caller
+                answers.put(error)
+
+        threading.Thread(target=find_addresses, name="look-up", daemon=True).start()
+        try:
+            found = answers.get(timeout=limit.left_s)
+        except Empty:
+            raise TimeoutError("the look-up of the host takes too long") from None
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     @staticmethod
     def _open(found: Sequence[str], port: int, limit: TimeLimit) -> socket.socket:

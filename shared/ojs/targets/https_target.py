@@ -32,14 +32,13 @@ HttpAnswer = tuple[int, dict[str, str], bytes]
 Each = Callable[[Callable[[Push], Outcome], Sequence[Push]], list[Any]]
 
 
-class HttpsTarget:
-    """Posts jobs to the endpoints of deliveries. The caller decides about retries."""
+class SignedTarget:
+    """A target that receives signed POST requests."""
 
     def __init__(
         self,
         clock: Clock,
         *,
-        each: Each,
         connector: Connector | None = None,
         limit: Callable[[float], TimeLimit] = TimeLimit,
     ) -> None:
@@ -47,14 +46,43 @@ class HttpsTarget:
 
         Args:
             clock: Current time.
-            each: Makes calls in parallel.
             connector: Opens connections. Default: to public addresses only.
-            limit: Creates the time limit of a call from a number of seconds.
+            limit: Creates the time limit of a request from a number of seconds.
         """
-        self._limit = limit
         self._clock = clock
-        self._each = each
         self._connector = connector or Connector()
+        self._limit = limit
+
+    def _place(self, url: str) -> EndpointAddress:
+        return place(url, loopback=self._connector.loopback)
+
+    def _headers(
+        self, to: EndpointAddress, body: bytes, secrets: Sequence[str], delivery_id: str
+    ) -> dict[str, str]:
+        """Return the headers of all requests, with the signatures."""
+        return {
+            "Host": to.authority,
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": USER_AGENT,
+            "Connection": "close",
+            **signing.signed(
+                secrets,
+                body,
+                delivery_id=delivery_id,
+                url=f"{to.authority}{to.path}",
+                now_ms=self._clock.now_ms(),
+            ),
+        }
+
+
+class HttpsTarget(SignedTarget):
+    """Posts jobs to the endpoints of deliveries. The caller decides about retries."""
+
+    def __init__(self, clock: Clock, *, each: Each, **more: Any) -> None:
+        """Create a target. `each` makes calls in parallel. For `more`, see `SignedTarget`."""
+        super().__init__(clock, **more)
+        self._each = each
 
     def waits_for(self, push: Push, *, delivery: Delivery) -> bool:
         """Return true: the response to the request is the outcome of the job."""
@@ -80,7 +108,9 @@ class HttpsTarget:
         body = jsontext.dumps(forms.pushed(push)).encode()
         timeout_ms = min(push.timeout_ms, LONGEST_WAIT_MS)
         with self._limit(timeout_ms / 1_000) as limit:
-            found = answered(limit, timeout_ms, lambda: self._exchange(push, delivery, body, limit))
+            found = send_within(
+                limit, timeout_ms, lambda: self._exchange(push, delivery, body, limit)
+            )
         if isinstance(found, NoAnswer):
             verdict = Verdict.FORBIDDEN if found.code == BLOCKED else Verdict.FAULT
             return outcome.trouble(verdict, found.code, found.message)
@@ -99,22 +129,11 @@ class HttpsTarget:
         The body is read up to its size limit. Redirects are not followed, because their addresses
         are not checked.
         """
-        to = place(delivery.endpoint or "", loopback=self._connector.loopback)
+        to = self._place(delivery.endpoint or "")
         headers = {
-            "Host": to.authority,
-            "Content-Type": "application/json",
             "Accept": "application/json",
-            "Accept-Encoding": "identity",
-            "User-Agent": USER_AGENT,
-            "Connection": "close",
             **signing.named(push),
-            **signing.signed(
-                delivery.signing_secrets,
-                body,
-                delivery_id=push.delivery_id,
-                url=f"{to.authority}{to.path}",
-                now_ms=self._clock.now_ms(),
-            ),
+            **self._headers(to, body, delivery.signing_secrets, push.delivery_id),
         }
         return send_request(self._connector, to, headers, body, limit, MAX_ANSWER_BYTES)
 
@@ -127,7 +146,7 @@ class NoAnswer:
     message: str
 
 
-def answered(
+def send_within(
     limit: TimeLimit, timeout_ms: int, exchange: Callable[[], HttpAnswer]
 ) -> HttpAnswer | NoAnswer:
     """Call `exchange` within a time limit. Return its response, or why there is none."""

@@ -6,22 +6,21 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import urljoin
 
-from ojs.clock import Clock
 from ojs.domain import jsontext
 from ojs.domain.delivery import signing
 from ojs.domain.delivery.outcome import retry_after_ms
 from ojs.domain.webhooks import MAX_SHOWN, HookDelivery, HookOutcome, Subscription
-from ojs.targets.guard import Connector, EndpointAddress, TimeLimit, place
+from ojs.targets.guard import EndpointAddress, TimeLimit
 from ojs.targets.https_target import (
     BLOCKED,
-    USER_AGENT,
     HttpAnswer,
     NoAnswer,
-    answered,
+    SignedTarget,
     send_request,
+    send_within,
 )
 
 PREFIX = "whsec_"
@@ -29,26 +28,8 @@ _REDIRECTS = frozenset({307, 308})
 _MAX_REDIRECTS = 3
 
 
-class WebhookTarget:
+class WebhookTarget(SignedTarget):
     """Posts events, each signed for its subscription."""
-
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        connector: Connector | None = None,
-        limit: Callable[[float], TimeLimit] = TimeLimit,
-    ) -> None:
-        """Create a target.
-
-        Args:
-            clock: Current time.
-            connector: Opens connections. Default: to public addresses only.
-            limit: Creates the time limit of a request from a number of seconds.
-        """
-        self._clock = clock
-        self._connector = connector or Connector()
-        self._limit = limit
 
     def post(
         self, subscription: Subscription, delivery: HookDelivery, *, timeout_s: float | None = None
@@ -63,7 +44,7 @@ class WebhookTarget:
         began_ms = self._clock.now_ms()
         most_s = subscription.timeout_s if timeout_s is None else timeout_s
         with self._limit(most_s) as limit:
-            found = answered(
+            found = send_within(
                 limit, round(1_000 * most_s), lambda: self._follow(subscription, delivery, limit)
             )
         now_ms = self._clock.now_ms()
@@ -85,7 +66,7 @@ class WebhookTarget:
         url, body = subscription.url, jsontext.dumps(delivery.event).encode()
         to = self._place(url)
         for _ in range(_MAX_REDIRECTS + 1):
-            headers = self._headers(subscription, delivery, to, body)
+            headers = self._all_headers(subscription, delivery, to, body)
             answer = send_request(self._connector, to, headers, body, limit, MAX_SHOWN)
             location = answer[1].get("location")
             if answer[0] not in _REDIRECTS or not location:
@@ -97,36 +78,21 @@ class WebhookTarget:
             to = next_one
         return answer
 
-    def _place(self, url: str) -> EndpointAddress:
-        return place(url, loopback=self._connector.loopback)
-
-    def _headers(
+    def _all_headers(
         self,
         subscription: Subscription,
         delivery: HookDelivery,
         to: EndpointAddress,
         body: bytes,
     ) -> Mapping[str, str]:
-        now_ms = self._clock.now_ms()
-        secrets = subscription.signing_secrets(now_ms)
-        proof = signing.signed(
-            secrets,
-            body,
-            delivery_id=delivery.id,
-            url=f"{to.authority}{to.path}",
-            now_ms=now_ms,
-        )
+        secrets = subscription.signing_secrets(self._clock.now_ms())
+        signed = self._headers(to, body, secrets, delivery.id)
         return {
-            "Host": to.authority,
-            "Content-Type": "application/json",
-            "Accept-Encoding": "identity",
-            "User-Agent": USER_AGENT,
-            "Connection": "close",
             "X-OJS-Event-Type": str(delivery.event["type"]),
             "X-OJS-Delivery-ID": delivery.id,
             "X-OJS-Subscription-ID": subscription.id,
-            **proof,
-            **make_standard_headers(secrets, delivery.id, proof[signing.TIMESTAMP], body),
+            **signed,
+            **make_standard_headers(secrets, delivery.id, signed[signing.TIMESTAMP], body),
         }
 
 

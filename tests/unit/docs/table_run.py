@@ -224,8 +224,8 @@ def everything() -> list[dict[str, Any]]:
     written: list[dict[str, Any]] = []
     for part in (
         _deployment, _states, _texts, _batches, _bounds, _limits, _rates, _pools, _workers,
-        _tenants, _dead_letters, _copies, _bulk, _ends, _crons, _replicas, _workflows,
-        _deliveries, _webhooks, _realtime, _durable,
+        _tenants, _limited_tenants, _dead_letters, _copies, _bulk, _ends, _crons, _replicas,
+        _workflows, _deliveries, _webhooks, _realtime, _durable,
     ):  # fmt: skip
         run = Run()
         part(run)
@@ -254,8 +254,13 @@ def _deployment(run: Run) -> None:
         Principal("operator"), "worker", ("jobs:read",), queues=("plain",)
     )
     Authentication(AccessKeyStore(table), run.clock).who(f"Bearer {credential.text}")
-    first, _ = run.run.access_keys.create(ANYBODY, "operator", ("work",))
+    first, _ = run.run.access_keys.create(ANYBODY, "operator", ("work",), max_requests_per_s=5)
+    run.run.key_rates.check(first.principal)
     run.run.workers.beat("keyed", caller=first.principal)
+    schema = {"schema": {"type": "object"}}
+    run.ask("PUT", "/admin/schemas/a.b/1.0", schema)
+    run.ask("PATCH", "/admin/schemas/a.b", {"mode": "strict"})
+    run.ask("POST", "/schemas", {"uri": "urn:ojs:a", "type": "a.c", "version": "1", **schema})
     run.run.actions.add(first.principal, "pause_queue", "POST", "/ojs/v1/queues/q/pause", 200)
     later = run.clock.now_ms() + _HOUR_MS
     for end in (later, None):
@@ -279,7 +284,7 @@ def _states(run: Run) -> None:
         run.push("made", priority=priority)
         run.push("made")
     run.push("plain", id=_CHOSEN.format(1), expires_at="+PT2H", timeout=60)
-    run.push("waiting", scheduled_at="+PT1H", visibility_timeout_ms=60_000)
+    run.push("waiting", scheduled_at="+PT1H", visibility_timeout_ms=60_000, result_ttl=60)
     run.push("waiting", expires_at="+PT1M")
     run.push("waiting", pending=True)
     activated = run.push("activated", pending=True)
@@ -617,6 +622,25 @@ def _tenants(run: Run) -> None:
     for tenant in ("x", "y"):
         run.push("fair", meta={"tenant_id": tenant})
     run.minutes(2)
+
+
+def _limited_tenants(run: Run) -> None:
+    """Tenants with all limits and with none."""
+    limits = {
+        "max_concurrency": 25, "max_queue_depth": 25, "max_scheduled": 9, "max_queues": 2,
+        "max_enqueue_rate": {"limit": 100, "period": "PT1M"},
+    }  # fmt: skip
+    run.ask("PUT", "/admin/tenants/beta", {})
+    body = {"name": "Acme", "limits": limits, "priority_boost": 1}
+    run.ask("PUT", "/admin/tenants/acme", body)
+    for _ in range(25):
+        run.push("acme:mail")
+    run.refused("POST", "/jobs", run.job("acme:mail"))
+    run.minutes(2)
+    for job_id in run.fetch("acme:mail", count=25):
+        run.ack(job_id)
+    run.minutes(2)
+    run.ask("PUT", "/admin/tenants/acme/limits", {"state": "suspended"})
 
 
 def _dead_letters(run: Run) -> None:

@@ -49,7 +49,8 @@ DAY_S = 86_400
 
 # What `{…}` on the page stands for.
 _UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_QUEUE = r"[a-z0-9][a-z0-9.-]*"
+_TENANT = r"[A-Za-z0-9][\w.:-]*"
+_QUEUE = rf"({_TENANT}:)?[a-z0-9][a-z0-9.-]*"
 _PLACEHOLDERS = {
     "attempt": r"\d{6}",
     "bucket": r"\d+",
@@ -104,10 +105,13 @@ _PLACEHOLDERS = {
     "state": "|".join(State),
     "subscription": r"sub_[0-9a-f]{16}",
     "strategy": "concurrency|rate|throttle|pause",
+    "tenant": _TENANT,
     "tag": r"[0-9a-f]{12}",
     "token": r"[\w:-]+",
     "transition": "|".join(row.attribute for row in OFTEN.values()),
     "type": r".+",
+    "uri": r".+",
+    "version": r"[\d.]+",
     "worker": r".+",
     "workflow": _UUID,
 }

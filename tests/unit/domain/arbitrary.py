@@ -180,6 +180,7 @@ def jobs(
         activated_ms=draw(_maybe_instants),
         retry_delay_ms=draw(_maybe_lengths),
         unique_key=draw(st.sampled_from((None, "0f" * 32))),
+        result_ttl_s=draw(st.sampled_from((None, 0, 1, 34_560_000))),
         copies_to=draw(copy_targets),
         copy_of=draw(copy_origins),
         op=draw(tokens),

@@ -264,11 +264,8 @@ def test_unknown_keys_are_kept_at_the_top_level_exactly_as_sent(unknown: dict[st
 def test_an_unknown_option_is_refused_and_named(name: str, value: Any) -> None:
     with pytest.raises(OjsError) as caught:
         _resolved(_request(options={"priority": 1, name: value}))
-    if name == envelope.RESULT_TTL and value is not None:
-        assert caught.value.code == "unsupported"
-    else:
-        assert caught.value.code == "invalid_request"
-        assert caught.value.details["reason"].startswith("is not a known field")
+    assert caught.value.code == "invalid_request"
+    assert caught.value.details["reason"].startswith("is not a known field")
 
 
 @pytest.mark.parametrize(
@@ -323,7 +320,7 @@ def test_very_many_unknown_names_take_no_time(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("ojs.domain.requests.nearest", nearest)
     monkeypatch.setattr("ojs.domain.job.foreign.nearest", nearest)
     names = dict.fromkeys((f"none{n}" for n in range(5_000)), 1)
-    assert envelope.warnings(envelope.parse(_request(**names))) == []
+    assert len(envelope.warnings(envelope.parse(_request(**names)))) == 100
     assert len(looked) == foreign.MAX_LOOKED_AT
     looked.clear()
     with pytest.raises(InvalidRequest) as caught:
@@ -332,20 +329,28 @@ def test_very_many_unknown_names_take_no_time(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_data_of_a_client_are_not_warned_of() -> None:
-    own = {"x_delay": 1, "ext_retry": 1, "x-priority": 1, "version": 2, "data": {}, "name": "n"}
+    own = {"x_delay": 1, "ext_retry": 1, "x-priority": 1}
     assert envelope.warnings(envelope.parse(_request(**own, metadata={}))) == []
     assert envelope.warnings(envelope.parse(_request(priority=1, options={"queue": "q"}))) == []
 
 
-def test_a_result_has_no_time_to_live_of_its_own() -> None:
-    for raw, field in (
-        (_request(result_ttl=60), "result_ttl"),
-        (_request(options={"result_ttl": 0}), "options.result_ttl"),
-    ):
-        with pytest.raises(Unsupported) as caught:
-            envelope.parse(raw)
-        assert caught.value.details["field"] == field
-    envelope.parse(_request(result_ttl=None))
+def test_every_other_unknown_field_is_warned_of() -> None:
+    for name in ("webhook", "encryption", "workflow", "data", ""):
+        (warning,) = envelope.warnings(envelope.parse(_request(**{name: 1})), "jobs[2].")
+        assert warning.startswith(f"'jobs[2].{name}' is stored as data and has no effect. ")
+
+
+def test_the_time_to_live_of_a_result() -> None:
+    for seconds in (0, 1, envelope.MAX_RESULT_TTL_S, None):
+        for raw in (_request(result_ttl=seconds), _request(options={"result_ttl": seconds})):
+            assert _resolved(raw).result_ttl_s == seconds
+    with pytest.raises(Unsupported) as unsupported:
+        envelope.parse(_request(options={"result_ttl": -1}))
+    assert unsupported.value.details["field"] == "options.result_ttl"
+    for wrong in ("1h", -2, 10**12, envelope.MAX_RESULT_TTL_S + 1, 1.5, True, [60]):
+        with pytest.raises(InvalidRequest) as caught:
+            _resolved(_request(result_ttl=wrong))
+        assert caught.value.field == "result_ttl"
 
 
 def test_metadata_in_options_is_kept_there() -> None:

@@ -23,10 +23,10 @@ from ojs.domain.fair_queue.tags import (
     Fairness,
     Share,
     arrival,
+    get_tenant,
     start,
     tagged,
     tags,
-    tenant_of,
     ticks_at,
     ticks_of,
     with_tag,
@@ -265,7 +265,7 @@ def test_a_fairness_is_read_back(default: int, weights: dict[str, int]) -> None:
     ],
 )
 def test_whose_a_job_is(content: Any, tenant: str) -> None:
-    assert tenant_of(content) == tenant
+    assert get_tenant(content) == tenant
     assert Fairness().share(content) == Fairness().share({"meta": {"tenant_id": tenant}})
 
 

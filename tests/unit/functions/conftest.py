@@ -14,6 +14,7 @@ from ojs.runtime import Runtime
 from ojs.settings import Settings
 from ojs.store.table import schema
 from tests.unit.functions.client import Api, MemoryBlobs
+from tests.unit.functions.hooked import Hooks, hooked
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -44,3 +45,9 @@ def api(make_runtime: Callable[..., Runtime], clock: ManualClock) -> Api:
     built = make_runtime()
     runtime.use(built)
     return Api(built, clock)
+
+
+@pytest.fixture
+def hooks(make_runtime: Callable[..., Runtime], clock: ManualClock) -> Hooks:
+    built, endpoint, queue = hooked(make_runtime, clock)
+    return Api(built, clock), endpoint, queue

@@ -31,15 +31,26 @@ SUBJECTS = {
     "rate limit": "k1",
     "pool": "p1",
     "delivery": "d1",
+    "action": JOB,
     "subscription": "sub_0123456789abcdef",
     "key": "0123456789abcdef",
+    "tenant": "acme",
+    "schema": "email.send",
 }
 # Each job is pushed for itself, and so refused.
 EACH_FOR_ITSELF = "enqueue_bulk"
 # A beat only counts the jobs that it names; a list has what is within reach.
 # Its scope depends on the channel; without one it is that of all events.
 OWN_SCOPE = {"stream_events": Scope.ADMIN_READ}
-UNREFUSED = ("beat", "list_crons", "crons_list_crons", "list_workflows", "stream_events")
+# So has a request for results.
+UNREFUSED = (
+    "beat",
+    "results",
+    "list_crons",
+    "crons_list_crons",
+    "list_workflows",
+    "stream_events",
+)
 
 
 @dataclass

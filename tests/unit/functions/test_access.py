@@ -60,7 +60,11 @@ def test_the_table_of_permissions_is_complete() -> None:
         assert (reach is QueueScope.PATH) == (operation.subject == "queue"), operation.id
         assert (reach is QueueScope.JOB) == (operation.subject == "job"), operation.id
         if reach is QueueScope.FILTER:
-            assert {"queue", "queues"} & {each.name for each in operation.query}, operation.id
+            assert _filters(operation), operation.id
+
+
+def _filters(operation: Operation) -> bool:
+    return bool({"queue", "queues"} & {each.name for each in operation.query})
 
 
 # Deliveries take jobs and end them: who sets one needs the scope of workers, too.
@@ -273,9 +277,19 @@ def test_a_limited_key_touches_its_queues_only(operation: Operation, keyed: Keye
     assert refusal["details"] in ({}, {"index": 0})
     assert written == []
     reply = api.ask(operation, queue="mine", job=mine)
-    assert (reply.status == 403) == (reach is QueueScope.ALL), reply.text
-    if reach is not QueueScope.ALL:
+    unnamed = reach is QueueScope.TENANT and not _filters(operation)
+    assert (reply.status == 403) == (reach is QueueScope.ALL or unnamed), reply.text
+    if reach is not QueueScope.ALL and not unnamed:
         assert api.ask(operation, queue="my.own", job=mine).status not in (401, 403)
+
+
+def test_a_result_out_of_reach_looks_like_none(keyed: Keyed) -> None:
+    ids = {name: push(keyed, name) for name in ("mine", "theirs")}
+    for job_id in ids.values():
+        keyed.holding(keyed.make("owner", *ALL_SCOPES))("DELETE", f"/ojs/v1/jobs/{job_id}")
+    reply = limited(keyed)("POST", "/ojs/v1/jobs/results", {"ids": list(ids.values())})
+    assert reply.json["results"][ids["mine"]]["state"] == "cancelled"
+    assert reply.json["results"][ids["theirs"]] is None
 
 
 REFUSED: tuple[tuple[str, str, Any, dict[str, str]], ...] = (
@@ -1004,3 +1018,35 @@ def test_browsers_ask_without_a_key(
     assert reply.status == 204
     assert calls == []
     assert "Access-Control-Allow-Origin" not in reply.headers
+
+
+# --- limits of requests ---------------------------------------------------------------------------
+
+
+def test_a_key_has_a_limit_of_requests(keyed: Keyed) -> None:
+    operator = keyed.holding(keyed.make("owner", *ALL_SCOPES))
+    body = {"name": "slow", "scopes": [*ALL_SCOPES], "max_requests_per_s": 3}
+    made = operator("POST", "/ojs/v1/admin/keys", body).json
+    assert made["key"]["max_requests_per_s"] == 3
+    shown = operator("GET", f"/ojs/v1/admin/keys/{made['key']['id']}").json["key"]
+    assert shown["max_requests_per_s"] == 3
+    api = keyed.holding(made["secret"])
+    found = [api("GET", "/ojs/v1/admin/keys") for _ in range(4)]
+    assert [reply.status for reply in found] == [200, 200, 200, 429]
+    assert found[3].error["code"] == "rate_limited"
+    assert found[3].headers["Retry-After"] == "1"
+    keyed.clock.advance(1_000)
+    reply, calls = spent(api, lambda: api("GET", "/ojs/v1/me"))
+    # The first call is the authorizer's.
+    assert (reply.status, calls[1:]) == (200, ["UpdateItem"])
+    reply, calls = spent(operator, lambda: operator("GET", "/ojs/v1/me"))
+    assert (reply.status, calls[1:]) == (200, [])
+
+
+def test_a_limited_key_makes_no_faster_one(keyed: Keyed) -> None:
+    api = keyed.holding(keyed.make("slow", *ALL_SCOPES, max_requests_per_s=9))
+    body = {"name": "k", "scopes": ["work"]}
+    assert api("POST", "/ojs/v1/admin/keys", body).json["key"]["max_requests_per_s"] == 9
+    for wrong, status in ((10, 400), (0, 400), ("9", 400), (1.5, 400), (10**6, 400)):
+        reply = api("POST", "/ojs/v1/admin/keys", {**body, "max_requests_per_s": wrong})
+        assert (reply.status, reply.error["details"]["field"]) == (status, "max_requests_per_s")

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 NAMES = {
     "job": UNKNOWN, "worker": "w1", "queue": "default", "rate limit": "api", "operation": UNKNOWN,
+    "action": UNKNOWN,
     "pool": "general", "delivery": "d", "subscription": "sub_0123456789abcdef",
+    "tenant": "acme", "schema": "email.send",
     "key": "0123456789abcdef", "cron job": "daily-report",
     "workflow": UNKNOWN, None: "",
 }  # fmt: skip
@@ -43,7 +45,8 @@ BODIES = pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: o
 
 
 def path_of(operation: Operation) -> str:
-    path = operation.path.replace(f"{{{operation.path_parameter}}}", NAMES[operation.subject])
+    path = operation.path.replace("{schema}", "urn:ojs:a").replace("{version}", "1")
+    path = path.replace(f"{{{operation.path_parameter}}}", NAMES[operation.subject])
     return _with_name(path)
 
 

@@ -52,6 +52,7 @@ def test_each_dialect_registers_the_same(api: Api, body: dict[str, Any], base: s
         "enabled": True, "status": "active", "description": None, "pause_on_failure": False,
         "last_run_at": None, "last_job_id": None, "run_count": 0,
         "next_run_at": made.json["next_run_at"], "created_at": made.json["created_at"],
+        "etag": made.json["etag"],
         "updated_at": made.json["created_at"],
     }  # fmt: skip
     assert cron["next_run_at"].endswith("T09:00:00.000Z")

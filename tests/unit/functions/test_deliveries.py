@@ -457,3 +457,20 @@ def test_a_record_of_no_push_is_told_again_and_put_aside(cloud: Cloud) -> None:
     with pytest.raises(MalformedRecord):
         outcomes(stranger, object())
     assert cloud.function("outcomes", {**stranger, "requestPayload": stranger}) == ["0"]
+
+
+def test_deliveries_have_versions_and_no_secret_in_the_audit(cloud: Cloud) -> None:
+    api, path = cloud.api, f"{BASE}/d"
+    body = {**REGISTRATION, "name": "d"}
+    old = api("PUT", path, body).headers["ETag"]
+    other = {**body, "config": {"signing_secret": "whsec_second_secret_of_many_bytes"}}
+    new = api("PUT", path, other, headers={"If-Match": old}).headers["ETag"]
+    assert "second_secret" not in str(api.get("/ojs/v1/admin/actions").json)
+    assert api("PUT", path, body, headers={"If-Match": old}).status == 412
+    assert api.get(path).headers["ETag"] == new
+    api("POST", f"{path}/pause")
+    how = api.get("/ojs/v1/admin/actions").json["items"][0]["undo"]
+    undone = api(how["method"], how["path"], how["body"], headers=how["headers"])
+    assert undone.json["paused"] is False
+    assert api("DELETE", path, headers={"If-Match": old}).status == 412
+    assert api("DELETE", path, headers={"If-Match": undone.headers["ETag"]}).status == 200

@@ -201,3 +201,82 @@ def test_a_wrong_parameter_is_named(api: Api, query: dict[str, str], field: str)
     assert (reply.status, reply.error["code"]) == (400, "invalid_request"), reply.text
     assert reply.error["details"]["field"] == field
     reply.text.encode("utf-8")
+
+
+# --- history of all jobs --------------------------------------------------------------------------
+
+HISTORY = "/ojs/v1/history"
+
+
+def told(shown: Any) -> list[str]:
+    return [event["event_type"] for event in shown.json["events"]]
+
+
+def test_the_history_has_the_newest_events_of_jobs_first(api: Api) -> None:
+    write(api, "job.enqueued", "queue.paused")
+    write(api, "job.started", "job.failed", worker_id="w-1")
+    assert told(api.get(HISTORY)) == ["job.attempt_failed", "job.attempt_started", "job.created"]
+    (event, *_) = api.get(HISTORY).json["events"]
+    assert event["actor"] == {"type": "worker", "id": "w-1"}
+    assert event["job_id"] == "019539a4-0000-7000-8000-000000000000"
+
+
+def test_pages_of_the_history(api: Api) -> None:
+    for _ in range(3):
+        write(api, "job.enqueued", "job.started")
+    found, cursor = list[str](), dict[str, str]()
+    for _ in range(6):
+        page = api.get(HISTORY, limit="2", **cursor)
+        found += [event["id"] for event in page.json["events"]]
+        if "next_cursor" not in page.json:
+            break
+        cursor = {"cursor": page.json["next_cursor"]}
+    assert len(set(found)) == len(found) == 6
+    most = api.get(HISTORY, limit="5000")
+    assert (len(most.json["events"]), most.headers["X-OJS-Limit-Clamped"]) == (6, "true")
+    assert "X-OJS-Limit-Clamped" not in api.get(HISTORY, limit="1000").headers
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"event_types": "job.created"}, ["job.created"]),
+        ({"event_types": "job.enqueued"}, ["job.created"]),
+        ({"event_types": "job.attempt_*"}, ["job.attempt_failed", "job.attempt_started"]),
+        ({"event_types": "job.cancelled"}, []),
+        ({"queues": "other"}, []),
+        ({"queues": "email", "job_types": "email.send", "event_types": "job.failed"},
+         ["job.attempt_failed"]),
+    ],
+)  # fmt: skip
+def test_filters_of_the_history(api: Api, query: dict[str, str], expected: list[str]) -> None:
+    write(api, "job.enqueued", "job.started", "job.failed", "queue.paused")
+    assert told(api.get(HISTORY, **query)) == expected
+
+
+def test_a_span_of_the_history(api: Api) -> None:
+    begin = times.format_ms(api.clock.now_ms() + 1_000)
+    for kind in ("job.enqueued", "job.started", "job.completed"):
+        write(api, kind)
+    end = times.format_ms(api.clock.now_ms() - 1_000)
+    assert told(api.get(HISTORY, start=begin, end=end)) == ["job.attempt_started"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "field"),
+    [
+        ({"query": "SMTP"}, 501, "query"),
+        ({"event_types": "queue.paused"}, 400, "event_types"),
+        ({"event_types": "X"}, 400, "event_types"),
+        ({"start": "soon"}, 400, "start"),
+        ({"start": "2026-01-02T00:00:00Z", "end": "2026-01-01T00:00:00Z"}, 400, "start"),
+        ({"limit": "0"}, 400, "limit"),
+        ({"cursor": "!"}, 400, "cursor"),
+        ({"actor": "x"}, 400, "actor"),
+    ],
+)
+def test_a_bad_search_of_the_history(
+    api: Api, query: dict[str, str], status: int, field: str
+) -> None:
+    reply = api.get(HISTORY, **query)
+    assert (reply.status, reply.error["details"]["field"]) == (status, field)

@@ -36,7 +36,8 @@ def test_a_pool_is_made_changed_read_and_removed(api: Api) -> None:
     pool = made.json["pool"]
     times = {"created_at": pool["created_at"], "configured_at": pool["configured_at"]}
     assert pool == {
-        "name": "general", "id": "general", **WEIGHTED, "isolated": False, **times,
+        "name": "general", "id": "general", "etag": pool["etag"], **WEIGHTED, **times,
+        "isolated": False,
         "active_workers": 0, "workers": 0, "active_jobs": 0,
     }  # fmt: skip
     assert made.json == {**pool, "pool": pool}

@@ -727,7 +727,7 @@ def test_keys_that_do_not_allow_it(
     monkeypatch.setenv("OJS_KEY", closed.make("reader", "admin:read"))
     assert run("jobs").status == Exit.DONE
     assert holding[0] is not None
-    refused = run("pause", "mail")
+    refused = run("pause", "mail", "--yes")
     assert refused.status == Exit.NOT_ALLOWED
     assert "permission_denied" in refused.err
     # The history of a job has a scope of its own; the job is shown without it.

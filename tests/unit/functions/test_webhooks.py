@@ -8,53 +8,27 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from functions.webhook.handler import handler
-from ojs import runtime
-from ojs.domain import jsontext
+from ojs.domain import jsontext, times
 from ojs.domain.access import Scope
 from ojs.domain.events.event import Event
-from ojs.settings import Settings
-from tests.store.hooking import BODY, URL, Endpoint, Messages, parts
+from tests.store.hooking import BODY, URL, Endpoint, Messages
 from tests.unit.functions.client import Api
+from tests.unit.functions.hooked import BASE, Hooks, hooked, made
 from tests.unit.functions.keyed import Keyed
 
 if TYPE_CHECKING:
     from ojs.clock import ManualClock
     from ojs.runtime import Runtime
 
-BASE = "/ojs/v1/webhooks/subscriptions"
 LOG = "/ojs/v1/webhooks/deliveries"
 SECRET = "whk_test_secret_001"  # as the suite
-
-
-def hooked(make_runtime: Callable[..., Runtime], clock: ManualClock, **more: Any) -> Any:
-    plain = make_runtime(**more)
-    endpoint = Endpoint()
-    hooks = parts(clock, endpoint, ["*.example.com"])
-    built = runtime.build(
-        Settings(table=plain.settings.table, bucket="payloads", version="1.2.3", **more),
-        client=plain.table.client,
-        blobs=plain.blobs,
-        clock=clock,
-        sleep=lambda _: None,
-        hooks=lambda: hooks,
-    )
-    runtime.use(built)
-    return built, endpoint, hooks.queue
-
-
-@pytest.fixture
-def hooks(make_runtime: Callable[..., Runtime], clock: ManualClock) -> tuple[Api, Endpoint, Any]:
-    built, endpoint, queue = hooked(make_runtime, clock)
-    return Api(built, clock), endpoint, queue
-
-
-Hooks = tuple[Api, Endpoint, Messages]
-
-
-def made(api: Api, **more: Any) -> str:
-    reply = api("POST", BASE, {**BODY, **more})
-    assert reply.status == 201
-    return str(reply.json["id"])
+# Hosts that are this machine, a private network, or the metadata service, in all their forms.
+PRIVATE = (
+    "localhost", "a.localhost", "127.0.0.1", "127.1", "2130706433", "0x7f000001", "0.0.0.0",
+    "10.0.0.1", "172.16.0.1", "192.168.0.1", "100.64.0.1", "169.254.169.254", "224.0.0.1",
+    "[::1]", "[::ffff:10.0.0.1]", "[fd00:ec2::254]", "[fe80::1]", "[64:ff9b::a00:1]",
+    "[2002:a00:1::]",
+)  # fmt: skip
 
 
 def failed(api: Api, endpoint: Endpoint, queue: Messages) -> str:
@@ -163,6 +137,12 @@ def test_bad_parameters_of_the_log(hooks: tuple[Api, Any, Any], name: str, value
         ("url", {"url": "http://"}, 400),
         ("url", {"url": "https://u:p@hooks.example.com/"}, 400),
         ("url", {"url": "https://other.test/"}, 422),
+        ("url", {"url": "http://hooks.example.com/"}, 422),
+        ("url", {"url": "https://hooks.example.com:0/"}, 422),
+        ("url", {"url": "https://hooks.example.com/#part"}, 400),
+        ("url", {"url": "https://hooks.example.com/\u00e9"}, 422),
+        *(("url", {"url": f"https://{host}/"}, 422) for host in PRIVATE),
+        ("url", {"url": None}, 400),
         ("events", {"events": []}, 400),
         ("events", {"events": None}, 400),
         ("events[0]", {"events": ["job.unknown"]}, 400),
@@ -174,6 +154,11 @@ def test_bad_parameters_of_the_log(hooks: tuple[Api, Any, Any], name: str, value
         ("timeout_s", {"timeout_s": 61}, 400),
         ("filter.queues[0]", {"filter": {"queues": ["No such"]}}, 400),
         ("metadata", {"metadata": {"x": "y" * 5_000}}, 400),
+        ("events", {"events": ["job.*"] * 51}, 400),
+        ("secret", {"secret": "tab\tin a long secret"}, 400),
+        ("filter.job_types", {"filter": {"job_types": ["t"] * 101}}, 400),
+        ("filter.queue", {"filter": {"queue": "q"}}, 400),
+        ("active", {"active": "yes"}, 400),
         ("evnts", {"evnts": ["job.*"]}, 400),
     ],
 )
@@ -182,6 +167,82 @@ def test_bad_subscriptions(field: str, body: Any, status: int, hooks: Hooks) -> 
     reply = api("POST", BASE, {**BODY, **body})
     assert (reply.status, reply.error["details"]["field"]) == (status, field)
     assert api("GET", BASE).json["total"] == 0
+
+
+# --- as the clients of the specification ask ------------------------------------------------------
+
+_UI = {"content-type": "application/json", "accept": "*/*"}
+_CLI = {"content-type": "application/openjobspec+json", "accept": "application/openjobspec+json"}
+# The boxes of the admin UI, without those whose events neither the specification nor this server
+# has: job.retried, worker.registered, worker.deregistered, worker.stale.
+_BOXES = [
+    "job.enqueued", "job.started", "job.completed", "job.failed", "job.cancelled", "job.discarded",
+    "queue.paused", "queue.resumed", "workflow.started", "workflow.completed", "workflow.failed",
+    "cron.triggered",
+]  # fmt: skip
+
+
+def test_what_the_cli_sends(hooks: Hooks) -> None:
+    """It sends no body with `test` and `rotate-secret`."""
+    api, *_ = hooks
+    body = {"url": URL, "events": ["job.completed", "job.failed"], "secret": SECRET}
+    name = api("POST", BASE, body, headers=_CLI).json["id"]
+    shown = api("GET", BASE, headers=_CLI, query={"limit": "25"}).json
+    assert shown["total"] == 1
+    row = {"id", "url", "events", "active", "created_at"}
+    assert row <= shown["subscriptions"][0].keys()
+    path = f"{BASE}/{name}"
+    one = api("GET", path, headers=_CLI).json
+    assert (one["success_count"], one["failure_count"], one.get("last_delivery_at")) == (0, 0, None)
+    tried = api("POST", f"{path}/test", headers=_CLI).json
+    assert (tried["status_code"], tried["success"]) == (200, True)
+    rotated = api("POST", f"{path}/rotate-secret", headers=_CLI).json
+    assert rotated["new_secret"] != SECRET
+    assert api("DELETE", path, headers=_CLI).status == 200
+
+
+def test_what_the_admin_ui_sends(hooks: Hooks) -> None:
+    """It reads what it has created from the top level, and changes one field with PUT."""
+    api, endpoint, queue = hooks
+    name = api("POST", BASE, {"url": URL, "events": _BOXES}, headers=_UI).json["id"]
+    page = api("GET", BASE, headers=_UI, query={"page": "1", "per_page": "25"}).json
+    assert [each["id"] for each in page["items"]] == [name]
+    assert {"page": 1, "per_page": 25, "total": 1}.items() <= page["pagination"].items()
+    path = f"{BASE}/{name}"
+    for active in (False, True):
+        changed = api("PUT", path, {"active": active}, headers=_UI).json
+        assert (changed["active"], changed["events"], changed["url"]) == (active, _BOXES, URL)
+    tried = api("POST", f"{path}/test", headers=_UI).json
+    assert (tried["status"], tried["response_time_ms"]) == (200, 5)
+    failed(api, endpoint, queue)
+    row = api("GET", path, headers=_UI).json
+    assert (row["last_delivery_status"], row["failure_count"]) == (404, 1)
+    assert row["last_delivery_at"]
+    assert api("DELETE", path, headers=_UI).status == 200
+
+
+def test_pages_of_the_admin_ui(hooks: Hooks) -> None:
+    api, *_ = hooks
+    names = sorted(made(api) for _ in range(3))
+    pages = [
+        api("GET", BASE, headers=_UI, query={"page": str(page), "per_page": "2"}).json
+        for page in (1, 2, 3)
+    ]
+    assert [[each["id"] for each in page["items"]] for page in pages] == [names[:2], names[2:], []]
+    assert {page["pagination"]["total"] for page in pages} == {3}
+    listed = api("GET", BASE, headers=_CLI, query={"limit": "1"}).json
+    assert (listed["total"], len(listed["subscriptions"])) == (3, 1)
+
+
+def test_a_rotated_secret_signs_for_a_day(hooks: Hooks) -> None:
+    api, *_ = hooks
+    name = made(api, secret=SECRET)
+    now_ms = api.clock.now_ms()
+    reply = api("POST", f"{BASE}/{name}/rotate-secret").json
+    assert reply["previous_valid_until"] == times.format_ms(now_ms + 86_400_000)
+    stored = api.runtime.webhooks.get(name).subscription
+    assert stored.signing_secrets(now_ms) == (reply["new_secret"], SECRET)
+    assert stored.signing_secrets(now_ms + 86_400_000) == (reply["new_secret"],)
 
 
 def test_another_host_needs_another_secret(hooks: Hooks) -> None:

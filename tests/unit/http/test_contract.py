@@ -15,7 +15,7 @@ import pytest
 from ojs.api import openapi, rate_limits
 from ojs.api import operations as contract
 from ojs.api import queues as queue_configs
-from ojs.domain import errors, jsontext, webhooks
+from ojs.domain import errors, jsontext, schemas, tenant_limits, webhooks
 from ojs.domain.cron.definition import CronRequest, CronSettings
 from ojs.domain.delivery import delivery as deliveries
 from ojs.domain.delivery.delivery import DeliveryRequest, DeliveryTestRequest
@@ -114,6 +114,12 @@ READ_BY: dict[Any, Callable[[Any], Any]] = {
         for each in (webhooks.SubscriptionRequest, webhooks.SubscriptionChange)
     },
     webhooks.SecretRequest: webhooks.SecretRequest.model_validate,
+    tenant_limits.TenantRequest: partial(tenant_limits.parse, "acme"),
+    tenant_limits.TenantChange: tenant_limits.TenantChange.model_validate,
+    **{
+        each: each.model_validate
+        for each in (schemas.SchemaRequest, schemas.SchemaRegistration, schemas.SchemaModeRequest)
+    },
     CronRequest: CronSettings.read,
     models.WorkflowRequest: partial(workflow_request.parse, now_ms=0),
 }

@@ -75,6 +75,8 @@ KINDS = {
             "tracking": no,
             "limiting": no,
             "replicas": zero,
+            # Read beside the queue, not stored with it.
+            "tenant": st.none(),
             "pools": st.dictionaries(names, st.builds(PoolMark, st.booleans()), max_size=2),
             "deletion": st.none()
             | st.builds(Deletion, st.sampled_from(DeletionStrategy), names, st.integers(0)),
@@ -141,7 +143,8 @@ kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 def made(kind: Any, known: Mapping[str, Any_] | None = None) -> Any_:
     """Any instance of a class of records."""
-    hints = get_type_hints(kind)
+    # A type that is imported only for type checkers. The fields with it have `known` values.
+    hints = get_type_hints(kind, localns={"Tenant": object})
     known = known or {}
     own = [each.name for each in fields(kind) if each.compare and each.name not in known]
     return st.builds(kind, **{name: some(hints[name]) for name in own}, **known)

@@ -259,6 +259,19 @@ def test_a_name_that_nobody_knows_is_a_fault() -> None:
     assert posted("https://example.com/", none).verdict is Verdict.FAULT
 
 
+def test_a_look_up_ends_at_the_time_limit() -> None:
+    """The resolver of the system has a time limit of its own, of many seconds."""
+    never = threading.Event()
+
+    def silent(_host: str, _port: int) -> Sequence[str]:
+        never.wait(30)
+        return []
+
+    with TimeLimit(0.05) as limit, pytest.raises(TimeoutError):
+        Connector(find=silent).connect(place("https://example.com/"), limit)
+    never.set()
+
+
 def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"):
         monkeypatch.setenv(name, "http://10.9.9.9:3128")

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import socket
+import time
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from ojs.clock import ManualClock
 from ojs.domain import jsontext
 from ojs.domain.webhooks import HookDelivery, HookOutcome, HookVerdict, Subscription
 from ojs.targets.guard import Connector
-from ojs.targets.webhooks import WebhookTarget
+from ojs.targets.webhooks import WebhookTarget, make_standard_headers
 from tests.unit.targets.endpoints import answer, endpoint
 
 NOW_MS = 1_770_201_010_000
@@ -24,13 +25,16 @@ OLD = "an older secret, as text"
 EVENT = {"id": "evt_1", "type": "job.completed", "data": {"queue": "q"}}
 
 
-def post(url: str, *, loopback: bool = True, **more: Any) -> HookOutcome:
+def post(
+    url: str, *, loopback: bool = True, connector: Connector | None = None, **more: Any
+) -> HookOutcome:
     subscription = Subscription(
         "sub_0123456789abcdef",
         url=url,
         **{"secrets": (SECRET, OLD), "old_until_ms": NOW_MS + 1, **more},
     )
-    target = WebhookTarget(ManualClock(NOW_MS), connector=Connector(loopback=loopback))
+    there = connector or Connector(loopback=loopback)
+    target = WebhookTarget(ManualClock(NOW_MS), connector=there)
     return target.post(subscription, HookDelivery("del_1", EVENT), timeout_s=0.3)
 
 
@@ -53,6 +57,27 @@ def test_both_signatures_of_both_secrets_are_sent() -> None:
     assert headers["webhook-signature"] == f"v1,{base64.b64encode(digest).decode()}"
     assert headers["x-ojs-event-type"] == "job.completed"
     assert headers["x-ojs-subscription-id"] == "sub_0123456789abcdef"
+
+
+def test_the_example_of_the_standard_is_signed_alike() -> None:
+    """https://github.com/standard-webhooks/standard-webhooks: the example of its libraries."""
+    secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    body = b'{"test": 2432232314}'
+    headers = make_standard_headers([secret], "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", body)
+    assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_the_library_of_the_standard_verifies_during_a_rotation() -> None:
+    library = pytest.importorskip("standardwebhooks", reason="run make setup")
+    secrets = [f"whsec_{base64.b64encode(each * 32).decode()}" for each in (b"n", b"o")]
+    body, stamp = jsontext.dumps(EVENT).encode(), str(int(time.time()))
+    headers = make_standard_headers(secrets, "del_1", stamp, body)
+    for secret in secrets:
+        assert library.Webhook(secret).verify(body, headers) == EVENT
+    with pytest.raises(library.WebhookVerificationError):
+        library.Webhook(SECRET).verify(body, headers)
+    with pytest.raises(library.WebhookVerificationError):
+        library.Webhook(secrets[0]).verify(body + b" ", headers)
 
 
 def test_the_secret_before_a_rotation_ends_after_a_day() -> None:
@@ -91,6 +116,28 @@ def test_redirects_stay_at_the_host_and_end() -> None:
     with endpoint(answer()) as other, endpoint(redirecting(other.url)) as seen:
         assert post(seen.url).verdict is HookVerdict.DEAD
         assert not other.requests
+
+
+def test_the_host_of_a_redirect_is_looked_up_and_checked_again() -> None:
+    answers = [["127.0.0.1"], ["10.0.0.1"]]
+    there = Connector(loopback=True, find=lambda _host, _port: answers.pop(0))
+    with endpoint(redirecting("/other")) as seen:
+        assert post(seen.url, connector=there).refused
+        assert len(seen.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "to",
+    ["https://localhost:{port}/", "//127.0.0.1:{port}/", "http://u:p@localhost:{port}/",
+     "http://10.0.0.1/", "file:///etc/passwd", "//[", "http://localhost:{port}@example.com/"],
+)  # fmt: skip
+def test_a_redirect_elsewhere_is_not_followed(to: str) -> None:
+    def send(connection: socket.socket) -> None:
+        redirecting(to.format(port=connection.getsockname()[1]))(connection)
+
+    with endpoint(send) as seen:
+        assert post(seen.url).verdict is not HookVerdict.DELIVERED
+        assert len(seen.requests) == 1
 
 
 @pytest.mark.parametrize("form", ["http://localhost:{port}/", "https://127.0.0.1:{port}/",

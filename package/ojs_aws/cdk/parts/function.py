@@ -155,6 +155,7 @@ class Function(Construct):
                 "OJS_TABLE": resources.table.table_name,
                 "OJS_VERSION": server.VERSION,
                 "OJS_STRICT_QUEUES": str(settings.strict_queues).lower(),
+                "OJS_SCHEMA_MODE": settings.schema_mode,
                 "OJS_MAX_QUEUES": str(settings.max_queues),
                 "OJS_MAX_CRONS": str(settings.max_crons),
                 "OJS_MIN_CRON_INTERVAL_S": str(settings.min_cron_interval_s),
@@ -318,6 +319,7 @@ def _callers(
     if spec.open:
         # Included in its responses. The function doesn't authenticate requests.
         return found
+    found |= _tenants(settings)
     if spec.name == API:
         found["OJS_ENTRY"] = settings.entry
         found["OJS_AUTHORIZER_CACHE_S"] = str(settings.authorizer_cache_s)
@@ -327,6 +329,14 @@ def _callers(
     if settings.authorizer == "iam":
         found["OJS_IAM_OPERATORS"] = ",".join(settings.iam_operators)
         found["OJS_AUTHORIZER_CACHE_S"] = str(settings.authorizer_cache_s)
+    return found
+
+
+def _tenants(settings: DeploymentSettings) -> dict[str, str]:
+    """Return the variables that select tenants. None by default."""
+    found = {"OJS_TENANT_FROM_META": "true"} if settings.tenant_from_meta else {}
+    if settings.jwt_tenant_claim != "ojs_tenant":
+        found["OJS_JWT_TENANT_CLAIM"] = settings.jwt_tenant_claim
     return found
 
 

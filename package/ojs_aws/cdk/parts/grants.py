@@ -54,7 +54,7 @@ def paths(scopes: Iterable[str]) -> list[str]:
     for each in server.OPERATIONS:
         pattern = each.method + _PARAMETER.sub("*", _JOB.sub("?" * 36, each.path))
         (found if each.scope in wanted else others).add(pattern)
-    for one in [each for each in found if f"{each}/*" in found]:
+    for one in [each for each in found if f"{each}/*" in found and not each.endswith("*")]:
         if not any(reaches(f"{one}*", other) for other in others):
             found.add(f"{one}*")
     return sorted(one for one in found if not any(reaches(other, one) for other in found - {one}))

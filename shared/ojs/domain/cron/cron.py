@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from enum import StrEnum
+from typing import Any
 
+from ojs.domain import times
 from ojs.domain.cron.definition import CronDefinition
 from ojs.domain.ids import derived_uuid7
 from ojs.records import record
@@ -63,6 +65,28 @@ class Cron:
     # IDs of the access key that changed the cron job most recently, and before it the keys from
     # which that key descends. Empty if the change was made without a key.
     line: tuple[str, ...] = ()
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The request that registers the cron job like this."""
+        it = self.definition
+        optional = {
+            "description": it.description,
+            "starts_at": None if it.starts_ms is None else times.format_ms(it.starts_ms),
+            "ends_at": None if it.ends_ms is None else times.format_ms(it.ends_ms),
+            "catchup_window": it.catchup_ms and times.round_duration(it.catchup_ms),
+            "jitter": it.jitter_ms and times.round_duration(it.jitter_ms),
+            "pause_on_failure": it.pause_on_failure,
+        }
+        return {
+            "name": self.name,
+            "expression": it.expression,
+            "timezone": it.timezone,
+            "job_template": {"args": [], "meta": {}, "options": {}, **it.template},
+            "overlap_policy": it.overlap,
+            "enabled": self.enabled,
+            **{name: value for name, value in optional.items() if value},
+        }
 
     @property
     def last_job_id(self) -> str | None:

@@ -111,6 +111,7 @@ class CronRequest(Model):
         None, description="whether it pauses when one of its jobs is discarded"
     )
     id: Any = _IGNORED
+    etag: Any = _IGNORED
     status: Any = _IGNORED
     next_run_at: Any = _IGNORED
     last_run_at: Any = _IGNORED

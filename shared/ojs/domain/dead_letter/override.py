@@ -17,6 +17,7 @@ from ojs.domain.job.envelope import (
 )
 from ojs.domain.job.job import Job
 from ojs.domain.requests import MAX_SHOWN, Field, Model, not_known
+from ojs.domain.tenants import get_tenant
 from ojs.records import record
 
 _AT = "override"
@@ -76,11 +77,11 @@ class JobOverride:
         if self.retry is not None:
             policy = self.retry.over(policy, f"{_AT}.retry")
         if self.of_content:
-            content = self._content(job.content or {})
+            content = self._content(job.content or {}, self.queue or job.queue)
             job = replace(job, content=content, content_ref=None, content_bytes=0)
         return replace(job, queue=self.queue or job.queue, policy=policy)
 
-    def _content(self, before: Mapping[str, Any]) -> dict[str, Any]:
+    def _content(self, before: Mapping[str, Any], queue: str) -> dict[str, Any]:
         content = dict(before)
         if self.args is not None:
             content["args"] = self.args
@@ -89,6 +90,8 @@ class JobOverride:
             meta = {**content.pop("meta", {}), **self.meta}
             for key in [key for key, value in self.meta.items() if value is None]:
                 del meta[key]
+            if (tenant := get_tenant(queue)) is not None:
+                meta["tenant_id"] = tenant
             if meta:
                 content["meta"] = meta
             if (size := jsontext.size_of(meta)) > MAX_META_BYTES:

@@ -82,6 +82,6 @@ class Breaker:
         open_ms = min(MOST_OPEN_MS, 2 * self.open_ms) or FIRST_OPEN_MS
         return Breaker(faults, now_ms + open_ms, open_ms)
 
-    def after_success(self) -> Breaker:
+    def with_success(self) -> Breaker:
         """Return the closed breaker, after an outcome that shows that the target is healthy."""
         return Breaker()

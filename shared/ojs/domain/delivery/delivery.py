@@ -56,7 +56,7 @@ _HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 SHOWN_BACK = frozenset(
     {
         "name", "state", "disabled_reason", "disabled_at", "backoff_until", "breaker", "statistics",
-        "signing_secrets_count", "created_at", "updated_at", "created_by",
+        "signing_secrets_count", "etag", "created_at", "updated_at", "created_by",
     }
 )  # fmt: skip
 
@@ -205,6 +205,28 @@ class Delivery:
         again.
         """
         return self.created_ms + self.changes
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The request that configures the delivery like this, without its secrets."""
+        served = {"pool": self.pool} if self.pool else {"queues": [*self.queues]}
+        optional = {"job_types": [*self.job_types], "paused": self.paused}
+        return {
+            "target": dict(self.target),
+            **served,
+            "concurrency": self.concurrency,
+            "batch_size": self.batch_size,
+            "timeout_ms": self.timeout_ms,
+            "form": self.form,
+            **{name: value for name, value in optional.items() if value},
+        }
+
+    @property
+    def etag(self) -> str:
+        """The version of the configuration. Also changes with a secret."""
+        from ojs.domain.edits import make_version  # only requests of operators need it
+
+        return make_version(self.configuration, self.version)
 
     @property
     def semaphore(self) -> str:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from ojs.domain import times
 from ojs.domain.ids import uuid7
+from ojs.domain.tenants import get_tenant
 from ojs.records import record
 
 SPECVERSION = "1.0"
@@ -44,6 +45,11 @@ class Event:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the envelope that consumers receive."""
+        data = dict(self.data)
+        if (
+            tenant := get_tenant(str(data.get("queue") or data.get("cron_name") or ""))
+        ) is not None:
+            data["tenant_id"] = tenant
         return {
             "specversion": SPECVERSION,
             "id": self.id,
@@ -51,7 +57,7 @@ class Event:
             "source": self.source,
             "time": times.format_ms(self.time_ms),
             "subject": self.subject,
-            "data": dict(self.data),
+            "data": data,
         }
 
 

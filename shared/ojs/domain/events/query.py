@@ -49,6 +49,8 @@ class EventFilter:
     sources: tuple[str, ...] = ()
     since_ms: int | None = None
     until_ms: int | None = None
+    # Only events of this tenant's queues, jobs, and cron jobs.
+    tenant: str | None = None
 
     def matches(self, event: Mapping[str, Any]) -> bool:
         """Return whether an event matches the filter."""
@@ -56,7 +58,8 @@ class EventFilter:
         # All times have the same format, so they can be compared as strings.
         time = event["time"]
         return (
-            (not self.types or matches(event["type"], self.types))
+            (self.tenant is None or self.tenant == data.get("tenant_id"))
+            and (not self.types or matches(event["type"], self.types))
             and (not self.queues or data.get("queue") in self.queues)
             and (not self.job_types or data.get("job_type") in self.job_types)
             and (not self.sources or matches(event["source"], self.sources))

@@ -61,6 +61,8 @@ class EventType(StrEnum):
     BULK_CANCEL_COMPLETED = "bulk.cancel.completed"
     BULK_RETRY_COMPLETED = "bulk.retry.completed"
     BULK_DELETE_COMPLETED = "bulk.delete.completed"
+    TENANT_CREATED = "tenant.created"
+    TENANT_LIMIT_EXCEEDED = "tenant.limit_exceeded"
     WORKER_STARTED = "worker.started"
     WORKER_QUIET = "worker.quiet"
     WORKER_STOPPED = "worker.stopped"

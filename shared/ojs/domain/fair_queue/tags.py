@@ -115,7 +115,7 @@ def tags(shares: Iterable[Share], first: int) -> list[int]:
     return found
 
 
-def tenant_of(content: Mapping[str, Any] | None) -> str:
+def get_tenant(content: Mapping[str, Any] | None) -> str:
     """Return the tenant of a job: its `meta.tenant_id`. Other JSON types are converted to a string.
 
     Jobs without a tenant belong to the tenant with the empty name.
@@ -136,7 +136,7 @@ class Fairness:
 
     def share(self, content: Mapping[str, Any] | None) -> Share:
         """Return the share of a job with this payload."""
-        tenant = tenant_of(content)
+        tenant = get_tenant(content)
         digest = hashlib.blake2b(tenant.encode(), digest_size=_HASH_BYTES).digest()
         return Share(_text(digest), self.weights.get(tenant, self.default_weight))
 

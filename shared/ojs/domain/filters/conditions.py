@@ -21,6 +21,7 @@ from ojs.domain import jsontext, times
 from ojs.domain.errors import InvalidPayload, InvalidRequest, naming_field
 from ojs.domain.job.job import Job
 from ojs.domain.requests import Model
+from ojs.domain.tenants import get_tenant
 from ojs.records import record
 
 MAX_ARGS_CHARACTERS = 1_000
@@ -246,6 +247,7 @@ def is_of_type(name: str, wanted: str) -> bool:
     return name.startswith(wanted[:-1]) if wanted.endswith("*") else name == wanted
 
 
+TENANT = Condition(lambda job, tenant: get_tenant(job.queue) == tenant)
 QUEUE = Condition(lambda job, queue: job.queue == queue, listed=True)
 TYPE = Condition(lambda job, wanted: is_of_type(job.type, wanted), listed=True)
 ARGS = Condition(

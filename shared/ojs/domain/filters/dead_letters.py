@@ -61,6 +61,7 @@ class DeadLetterFilter(Filter):
     request = FilterRequest
     conditions: ClassVar = {
         "queue": conditions.QUEUE,
+        "tenant": conditions.TENANT,
         "type": conditions.TYPE,
         "error_type": Condition(
             lambda job, name: name == (job.error_type or UNKNOWN_TYPE),
@@ -98,7 +99,8 @@ class DeadLetterFilter(Filter):
         return job.dead_letter and super().matches_record(job)
 
 
-all_applied(FilterRequest, DeadLetterFilter.conditions)
+# The tenant is the caller's. No request contains it.
+all_applied(FilterRequest, DeadLetterFilter.conditions.keys() - {"tenant"})
 EVERYTHING = DeadLetterFilter()
 
 

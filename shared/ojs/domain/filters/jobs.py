@@ -133,14 +133,16 @@ LISTED = tuple(name for name, condition in CONDITIONS.items() if condition.liste
 class JobFilter(Filter):
     """A parsed filter of jobs. Without `states`, it matches all states.
 
-    If `unique` is true, it matches unique jobs only. Requests for jobs don't have this field.
-    Requests for the locks of unique jobs use it.
+    If `unique` is true, it matches unique jobs only. If `tenant` is set, it matches jobs of this
+    tenant only. Requests for jobs don't have these fields. Requests for the locks of unique jobs
+    use the first one, and the tenant is the caller's.
     """
 
     request = JobFilterRequest
     conditions: ClassVar = {
         **CONDITIONS,
         "unique": Condition(lambda job, _: job.unique_key is not None),
+        "tenant": conditions.TENANT,
     }
     spans: ClassVar = {"since": ("until",), "enqueued_after": ("enqueued_before",)}
 

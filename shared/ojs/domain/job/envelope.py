@@ -2,8 +2,8 @@
 
 Two formats are accepted: the `options` object of the HTTP binding and the flat envelope of
 ojs-core. If a field is in both, `options` takes precedence. Unknown top-level fields are stored and
-returned, with a warning if they look like options. Unknown options are rejected. System-managed
-fields are ignored.
+returned, with a warning unless they start with a prefix of custom fields. Unknown options are
+rejected. System-managed fields are ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal, cast
 
-from ojs.domain import ids, jsontext, times
+from ojs.domain import ids, jsontext, tenants, times
 from ojs.domain.errors import (
     InvalidRequest,
     MetadataTooLarge,
@@ -44,11 +44,15 @@ MAX_UNIQUE_KEYS = 50
 MAX_TIMEOUT_MS = 365 * 86_400_000
 MAX_VISIBILITY_MS = 43_200_000
 MAX_URI = 2_048
+# 400 days, in seconds.
+MAX_RESULT_TTL_S = 34_560_000
 
 TYPE_PATTERN = r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*"
-QUEUE_PATTERN = r"[a-z0-9][a-z0-9\-\.]*"
+# The name, after the ID of its tenant if it has one.
+QUEUE_PATTERN = rf"({tenants.ID_PATTERN}:)?[a-z0-9][a-z0-9\-\.]*"
 _TYPE = re.compile(TYPE_PATTERN)
 _QUEUE = re.compile(QUEUE_PATTERN)
+VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,2}")
 _SPECVERSION = re.compile(r"1(\.0(\.[0-9]{1,3})?(-rc\.[0-9]{1,3})?)?")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:\S+")
 
@@ -58,7 +62,7 @@ PARENT_FIELDS = ("parent_results", "parent_errors", "parent_results_by_step")
 # Fields that the backend sets and that are ignored in requests (ojs-core, section 5.3): the fields
 # of responses, except those that clients can also send, and fields of other backends.
 SYSTEM_FIELDS = frozenset(SHOWN) - {
-    "max_attempts", "metadata", "parent", "priority", "producer", "scheduled_at",
+    "max_attempts", "metadata", "parent", "priority", "producer", "result_ttl", "scheduled_at",
 } | {"errors_omitted", "omitted", *PARENT_FIELDS}  # fmt: skip
 
 
@@ -122,8 +126,6 @@ QueueName = Annotated[
 JobId = Annotated[str, After(check_job_id), Field(json_schema_extra={"pattern": ids.UUID7.pattern})]
 
 
-# Retention of the result (ojs-results). Not supported.
-RESULT_TTL = "result_ttl"
 Backoff = Literal["exponential", "linear", "polynomial", "constant", "none"]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)]
 # Setting of a retry policy → its aliases. Names from examples of the specification come last.
@@ -269,6 +271,12 @@ class Timing(Model):
     unique: UniqueRequest | None = None
     rate_limit: RateLimitRequest | None = None
     queue: QueueName | None = None
+    result_ttl: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_RESULT_TTL_S,
+        description="seconds for which the result is shown; 0: it is not stored",
+    )
 
 
 class Options(Timing):
@@ -305,6 +313,8 @@ class JobRequest(Timing):
     id: JobId | None = None
     meta: dict[str, Any] | None = None
     schema_: str | None = Field(None, alias="schema")
+    parent_id: JobId | None = Field(None, description="the job that enqueues this one")
+    root_id: JobId | None = Field(None, description="the first job of its line of descent")
     parent: ParentRequest | None = Field(
         None, description="the result of this job is stored for its parent, and wakes it"
     )
@@ -333,16 +343,23 @@ def parse(raw: object, prefix: str = "") -> JobRequest:
     if not isinstance(raw, Mapping):
         raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
     known = {key: value for key, value in raw.items() if key not in SYSTEM_FIELDS}
+    if isinstance(named := known.get("type"), str) and "@" in named:
+        known["type"], _, version = named.partition("@")
+        if not VERSION.fullmatch(version):
+            rule = "must have one to three numbers after '@', for example email.send@2.0"
+            raise InvalidRequest(f"{prefix}type", rule, value=named)
+        if str(known.setdefault("version", version)) != version:
+            raise InvalidRequest(f"{prefix}version", f"must be {version}, as in type")
     for holder, path in ((known, ""), (known.get("options"), "options.")):
-        if isinstance(holder, Mapping) and holder.get(RESULT_TTL) is not None:
-            field = f"{prefix}{path}{RESULT_TTL}"
-            rule = "is not supported. Set the queue's retention instead"
+        if isinstance(holder, Mapping) and holder.get("result_ttl") == -1:
+            field = f"{prefix}{path}result_ttl"
+            rule = f"must be at most {MAX_RESULT_TTL_S}. Results are not stored forever"
             raise Unsupported(f"'{field}': {rule}.", field=field)
     return JobRequest.model_validate(known, prefix)
 
 
 def warnings(request: JobRequest, prefix: str = "") -> list[str]:
-    """Warnings about unknown top-level fields of a request that look like options."""
+    """Warnings about unknown top-level fields of a request."""
     if not request.model_extra:
         return []
     known = (field.alias or name for name, field in JobRequest.model_fields.items())
@@ -394,6 +411,7 @@ class Specification:
     content: dict[str, Any]
     limit: RateLimit | None = None
     parent: Parent | None = None
+    result_ttl_s: int | None = None
 
 
 def resolve(
@@ -429,10 +447,14 @@ def resolve(
         content.setdefault(key, value)
     _check_sizes(content, request.meta, prefix)
     limit: RateLimitRequest | None = request.value_of("rate_limit")
+    queue = request.value_of("queue") or DEFAULT_QUEUE
+    tenant = tenants.get_tenant(queue)
+    if tenant is not None:
+        content["meta"] = _tenant_meta(request.meta or {}, tenant, prefix)
     return Specification(
         id=request.id,
         type=request.type,
-        queue=request.value_of("queue") or DEFAULT_QUEUE,
+        queue=queue,
         priority=request.value_of("priority") or 0,
         pending=bool(pending),
         scheduled_ms=scheduled_ms if in_future else None,
@@ -442,9 +464,19 @@ def resolve(
         policy=policy,
         unique=_unique(request, prefix),
         content=content,
-        limit=None if limit is None else limit.limit(),
+        limit=None if limit is None else limit.limit(tenant),
         parent=_parent(request, prefix),
+        result_ttl_s=request.value_of("result_ttl"),
     )
+
+
+def _tenant_meta(meta: Mapping[str, Any], tenant: str, prefix: str) -> dict[str, Any]:
+    """Return the `meta` of a tenant's job. Raises InvalidRequest if it names another tenant."""
+    given = meta.get("tenant_id", tenant)
+    if given != tenant:
+        rule = f"must be '{tenant}', the tenant of the job's queue, or absent"
+        raise InvalidRequest(f"{prefix}meta.tenant_id", rule, value=given)
+    return {**meta, "tenant_id": tenant}
 
 
 def _parent(request: JobRequest, prefix: str) -> Parent | None:
@@ -476,6 +508,9 @@ def _content(request: JobRequest) -> dict[str, Any]:
         content["meta"] = request.meta
     if request.schema_ is not None:
         content["schema"] = request.schema_
+    for name in ("parent_id", "root_id"):
+        if (job_id := getattr(request, name)) is not None:
+            content[name] = job_id
     for name in ("tags", "retry", "unique", "rate_limit", "visibility_timeout_ms"):
         if (value := request.value_of(name)) is not None:
             shown = value.model_dump(exclude_none=True) if isinstance(value, Model) else value

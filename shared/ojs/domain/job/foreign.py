@@ -18,6 +18,8 @@ MAX_LOOKED_AT = 100
 _SLIP = 0.85
 # Top-level fields with any name are stored. Names with these prefixes are custom fields.
 _OWN_PREFIXES = ("x_", "x-", "ext_")
+# A dead letter shows it, together with its own times (ojs-dead-letter section 9.2).
+_SHOWN_LATER = "metadata"
 
 # The name here → names in other products: Celery, Sidekiq, BullMQ, Oban, River, SQS, and others.
 _OPTIONS = {
@@ -54,9 +56,7 @@ _ARGS = {
 }
 _NOWHERE = {
     "the expression of a cron job (POST /ojs/v1/cron)": ("cron crontab repeat repeat_every every"),
-    "depends_on of a workflow step (POST /ojs/v1/workflows)": (
-        "depends_on dependsOn parents parent_id"
-    ),
+    "depends_on of a workflow step (POST /ojs/v1/workflows)": ("depends_on dependsOn parents"),
     "retention in the configuration of the queue": (
         "remove_on_complete removeOnComplete remove_on_fail removeOnFail result_expires retention"
     ),
@@ -87,7 +87,7 @@ def rule(name: str, known: Collection[str]) -> str:
 
 
 def warnings(names: Iterable[str], known: Iterable[str], prefix: str = "") -> list[str]:
-    """Warn about unknown top-level fields of a job that look like options.
+    """Warn about unknown top-level fields of a job. Names with a custom prefix are exempt.
 
     Args:
         names: Unknown fields. At most `MAX_LOOKED_AT` are checked.
@@ -95,23 +95,23 @@ def warnings(names: Iterable[str], known: Iterable[str], prefix: str = "") -> li
         prefix: Prefix of the names in the warnings. Default: none.
 
     Returns:
-        One sentence for each field that looks like an option.
+        One or two sentences for each of these fields.
     """
     options = frozenset(known)
     # Finding a suggestion takes time, and a request can have a million unknown fields.
-    found = ((name, _meant(name[:MAX_SHOWN], options)) for name in islice(names, MAX_LOOKED_AT))
     return [
-        f"'{prefix}{name[:MAX_SHOWN]}' is stored as data and has no effect. {meant}"
-        for name, meant in found
-        if meant is not None
+        f"'{prefix}{name[:MAX_SHOWN]}' is stored as data and has no effect."
+        f"{_meant(name[:MAX_SHOWN], options)}"
+        for name in islice(names, MAX_LOOKED_AT)
+        if name in _MISPLACED or not (name == _SHOWN_LATER or name.startswith(_OWN_PREFIXES))
     ]
 
 
 @lru_cache(maxsize=1_000)
-def _meant(name: str, known: frozenset[str]) -> str | None:
+def _meant(name: str, known: frozenset[str]) -> str:
     if name in _MISPLACED:
-        return f"Use {_MISPLACED[name]}."
-    if name.startswith(_OWN_PREFIXES):
-        return None
+        return f" Use {_MISPLACED[name]}."
     like = nearest(name, known, least=_SLIP)
-    return None if like is None else f"Did you mean '{like}'?"
+    return (
+        " Start the names of own fields with 'x_'." if like is None else f" Did you mean '{like}'?"
+    )

@@ -62,6 +62,8 @@ class IdempotencyKey:
             raise InvalidRequest(field, rule, value=header)
         # Idempotency keys are separate for each access key, even if several have the same name.
         who = ["key", caller.key] if caller.key is not None else ["name", caller.name]
+        if caller.tenant is not None:
+            who.append(f"tenant {caller.tenant}")
         sent = [operation, body]
         return cls(_digest([*who, text]).hex(), _digest(sent))
 

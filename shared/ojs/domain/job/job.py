@@ -154,6 +154,8 @@ class Job:
     content_ref: str | None = None
     result: Any = MISSING
     result_ref: str | None = None
+    # Time in seconds for which the result is shown, if the client chose it.
+    result_ttl_s: int | None = None
     # Token of the write that created this version of the record, for compare-and-swap.
     op: str | None = None
     ttl_s: int | None = None
@@ -194,6 +196,24 @@ class Job:
     def gone(self, now_ms: int) -> bool:
         """Return whether the job's retention has ended. DynamoDB deletes the job later."""
         return self.ttl_s is not None and self.ttl_s * 1000 <= now_ms
+
+    @property
+    def result_until_ms(self) -> int | None:
+        """When the result of a completed job expires (ms), or None in any other state."""
+        if self.state is not State.COMPLETED or self.completed_ms is None:
+            return None
+        if self.result_ttl_s is not None:
+            return self.completed_ms + self.result_ttl_s * 1_000
+        return None if self.ttl_s is None else self.ttl_s * 1_000
+
+    def has_expired_result(self, now_ms: int) -> bool:
+        """Return whether the time to live that the client chose for the result has ended."""
+        until_ms = None if self.result_ttl_s is None else self.result_until_ms
+        return until_ms is not None and until_ms <= now_ms
+
+    def without_expired_result(self, now_ms: int) -> Job:
+        """Return the job without a result whose time to live has ended."""
+        return replace(self, result=MISSING) if self.has_expired_result(now_ms) else self
 
     @property
     def ended_ms(self) -> int | None:
@@ -290,6 +310,11 @@ def _error(job: Job) -> Any:
     return origin.get("error") if isinstance(origin, Mapping) else None
 
 
+def _of_result(value_of: Callable[[Job], Any]) -> Callable[[Job], Any]:
+    """Return a function that describes the result of a job, or returns None without a result."""
+    return lambda job: None if job.result is MISSING else value_of(job)
+
+
 def _progress(job: Job) -> Any:
     """Return the reported progress of a job, between 0 and 1. It is 1 for a completed job."""
     if job.progress is None:
@@ -369,6 +394,10 @@ SHOWN: Mapping[str, Callable[[Job], Any]] = {
     "errors": lambda job: [error.to_dict() for error in job.errors] if job.errors else None,
     "error": _error,
     "result": attrgetter("result"),
+    "result_ttl": attrgetter("result_ttl_s"),
+    "result_stored_at": _of_result(_time("completed_ms")),
+    "result_expires_at": _of_result(_time("result_until_ms")),
+    "result_size_bytes": _of_result(lambda job: jsontext.size_of(job.result)),
     "progress": _progress,
     "dead_letter": lambda job: job.dead_letter or None,
     "dead_letter_job_id": lambda job: job.copy_id if job.dead_letter else None,

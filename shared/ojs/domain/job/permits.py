@@ -16,8 +16,9 @@ from uuid import UUID
 from ojs.records import record
 
 # The limits in a job record: of its queue, its worker pool, its worker in that pool, its rate limit
-# key, and the delivery that pushes it.
+# key, the delivery that pushes it, and its tenant.
 QUEUE_PERMIT, POOL_PERMIT, WORKER_PERMIT, KEY_PERMIT, DELIVERY_PERMIT = "q", "p", "w", "k", "d"
+TENANT_PERMIT = "t"
 RUN_LENGTH = 4
 # Attribute names consist of these characters.
 _DIGITS = string.digits + string.ascii_letters

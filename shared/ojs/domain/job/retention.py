@@ -20,6 +20,13 @@ class Retention:
     cancelled_s: int = 7 * _DAY_S
     discarded_s: int = 30 * _DAY_S
 
+    def with_minimum(self, seconds: int | None) -> Retention:
+        """Return a retention that keeps results and errors for at least this time, if it is set."""
+        if seconds is None:
+            return self
+        completed_s, discarded_s = max(self.completed_s, seconds), max(self.discarded_s, seconds)
+        return Retention(completed_s, self.cancelled_s, discarded_s)
+
 
 RETENTION = Retention()
 

@@ -13,6 +13,7 @@ from ojs.domain.access import Reaches
 from ojs.domain.errors import Duplicate, ValidationFailed
 from ojs.domain.job.envelope import Specification, Unique
 from ojs.domain.job.job import Job
+from ojs.domain.tenants import get_tenant
 
 # Format of a fingerprint in errors and listings.
 KEY_PATTERN = r"[0-9a-f]{64}"
@@ -36,6 +37,8 @@ def fingerprint(job: Specification | Job, policy: Unique) -> str:
     """
     content = job.content or {}
     chosen: dict[str, Any] = {"type": job.type}
+    if (tenant := get_tenant(job.queue)) is not None:
+        chosen["tenant"] = tenant
     if policy.custom is not None:
         chosen["key"] = policy.custom
     if "queue" in policy.keys:

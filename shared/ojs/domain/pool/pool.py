@@ -20,8 +20,11 @@ from ojs.records import record
 
 # Fields of a response that are not configuration. UIs and the conformance suite send them back.
 SHOWN_BACK = frozenset(
-    {"name", "id", "created_at", "configured_at", "active_workers", "workers", "active_jobs"}
-)
+    {
+        "name", "id", "etag", "created_at", "configured_at", "active_workers", "workers",
+        "active_jobs",
+    }
+)  # fmt: skip
 # The pool of workers that don't name one.
 DEFAULT_POOL = "default"
 POOL_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
@@ -182,6 +185,18 @@ class Pool:
         configured or not enabled.
         """
         return in_force(self.tenants) if self.tenants else None
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The request that configures the pool like this."""
+        optional = {
+            "concurrency": self.concurrency,
+            "weights": dict(self.weights),
+            "starvation_prevention": dict(self.prevention_config),
+            "tenant_fairness": dict(self.tenants),
+        }
+        always = {"queues": [*self.queues], "strategy": self.strategy, "isolated": self.isolated}
+        return always | {name: value for name, value in optional.items() if value}
 
     @property
     def semaphore(self) -> str:

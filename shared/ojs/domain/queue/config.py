@@ -39,6 +39,7 @@ from ojs.domain.job.retention import (
 )
 from ojs.domain.job.retry import DEFAULT, RetryPolicy
 from ojs.domain.requests import After, Field, Model
+from ojs.domain.tenants import get_local_name, get_tenant, qualified
 from ojs.records import record
 
 # The reserved name of the policy for new queues. It is not a valid queue name.
@@ -531,9 +532,14 @@ def check_name(name: str, changes: Mapping[str, Any], *, prefix: str = "") -> No
 
 def inherited(policy: Layer, name: str) -> Layer:
     """Return the layer that a new queue with this name inherits from the policy for new queues."""
+    target = policy.get("dead_letter_queue")
+    if not isinstance(target, str):
+        return policy
+    # The dead letters of a tenant stay in its own queues.
+    target = qualified(get_tenant(name), get_local_name(target))
+    rest = {key: value for key, value in policy.items() if key != "dead_letter_queue"}
     # The default dead-letter queue can't be its own dead-letter queue.
-    own = policy.get("dead_letter_queue") == name
-    return {key: value for key, value in policy.items() if not own or key != "dead_letter_queue"}
+    return rest if target == name else {**rest, "dead_letter_queue": target}
 
 
 def sources(layers: Layers) -> dict[str, str]:

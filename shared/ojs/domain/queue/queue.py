@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from ojs.domain import times
 from ojs.domain.errors import (
@@ -19,6 +19,9 @@ from ojs.domain.errors import (
 from ojs.domain.fair_queue.tags import Fairness
 from ojs.domain.queue.config import Layers, QueueConfig
 from ojs.records import record
+
+if TYPE_CHECKING:
+    from ojs.domain.tenant_limits import Tenant
 
 
 class QueueState(StrEnum):
@@ -114,6 +117,9 @@ class Queue:
     backfill_since_ms: int | None = None
     # Number of replicas of the queue's record.
     replicas: int = 0
+    # The record of its tenant, if it has one and the queue was read for a push or a fetch. Not
+    # stored with the queue.
+    tenant: Tenant | None = None
 
     @cached_property
     def config(self) -> QueueConfig:

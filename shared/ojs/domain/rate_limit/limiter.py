@@ -23,6 +23,7 @@ from ojs.domain import times
 from ojs.domain.fields import NumberRange
 from ojs.domain.rate_limit.window import STEPS, RateWindow
 from ojs.domain.requests import After, Before, Field, Model
+from ojs.domain.tenants import check_tenant, get_local_name, get_tenant
 from ojs.records import record
 
 KEY_PATTERN = r"[a-zA-Z0-9][a-zA-Z0-9._:\-]*"
@@ -68,13 +69,21 @@ def check_key(value: str) -> str:
 
 def check_any_key(value: str) -> str:
     """Check a key as `check_key`, but also accept the key of a queue (`queue_key`)."""
+    tenant, bar, key = value.rpartition("|")
+    if bar:
+        return format_tenant_key(check_tenant(tenant), check_key(key))
     own = queue_key("")
     return own + check_key(value[len(own) :]) if value.startswith(own) else check_key(value)
 
 
 def queue_key(queue: str) -> str:
     """Return the key of jobs whose limit has no key: one key per queue."""
-    return f"queue:{queue}"
+    return format_tenant_key(get_tenant(queue), f"queue:{get_local_name(queue)}")
+
+
+def format_tenant_key(tenant: str | None, key: str) -> str:
+    """Return the stored form of a tenant's key. No request for a job can name such a key."""
+    return key if tenant is None else f"{tenant}|{key}"
 
 
 def limiter_name(key: str) -> str:
@@ -267,8 +276,8 @@ class RateLimitRequest(Model):
         if all(value is None for value in asked):
             raise ValueError("must have key, concurrency, rate, throttle, or max_per_second")
 
-    def limit(self) -> RateLimit:
-        """Return the corresponding RateLimit."""
+    def limit(self, tenant: str | None = None) -> RateLimit:
+        """Return the corresponding RateLimit. `tenant` is the tenant of the job's queue."""
         rate: Rate | None = None
         if self.max_per_second is not None:
             rate = Rate(self.max_per_second, _SECOND_MS)
@@ -278,7 +287,8 @@ class RateLimitRequest(Model):
             rate = Rate(self.rate, _period_ms(self.period, named=True))
         throttle = None if self.throttle is None else self.throttle.rate()
         bounds = LimitBounds(self.concurrency, rate, throttle)
-        return RateLimit(self.key, bounds, self.on_limit or OnLimit.WAIT)
+        key = None if self.key is None else format_tenant_key(tenant, self.key)
+        return RateLimit(key, bounds, self.on_limit or OnLimit.WAIT)
 
 
 class OverrideRequest(Model):
@@ -328,6 +338,18 @@ class Override:
         """Return the limits of a job after this override."""
         laid: dict[str, Any] = {name: getattr(self.bounds, name) for name in self.named}
         return replace(bounds, **laid)
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The request that sets this override."""
+        starts = {"rate": self.bounds.rate, "throttle": self.bounds.throttle}
+        limits: dict[str, Any] = {
+            name: rate and {"limit": rate.limit, "period": times.round_duration(rate.period_ms)}
+            for name, rate in starts.items()
+        }
+        limits["concurrency"] = self.bounds.concurrency
+        ends = {} if self.until_ms is None else {"expires_at": times.format_ms(self.until_ms)}
+        return {name: limits[name] for name in sorted(self.named)} | ends
 
     def compact(self) -> str:
         """Return the stored form: field names, end, and limits."""

@@ -84,5 +84,10 @@ class RateWindow:
         return [list(pair) for pair in self.passed]
 
 
+def find_step_end(now_ms: int, period_ms: int) -> int:
+    """Return the end (ms) of the step of a time."""
+    return (_step(now_ms, period_ms) + 1) * period_ms // STEPS
+
+
 def _step(now_ms: int, period_ms: int) -> int:
     return now_ms * STEPS // max(period_ms, 1)

@@ -189,6 +189,23 @@ class Graph:
         """Return whether a node is a job."""
         return _is_job(self.steps[node])
 
+    def list_followers(self, node: int) -> list[int]:
+        """Return the jobs that start after a job, without those that wait for its followers."""
+        found: set[int] = set()
+        ends, begins = [node], list[int]()
+        while ends or begins:
+            if ends:
+                targets = [target for target, _ in self.followers[ends.pop()]]
+                inner = [each for each in targets if self.steps[each] is not None]
+                # The end of a composite waits for all its steps, also for those with followers.
+                begins += inner
+                ends += [] if inner else targets
+            elif self.is_job(begun := begins.pop()):
+                found.add(begun)
+            else:
+                begins += [each for each in self.children[begun] if not self.sources[each]]
+        return sorted(found)
+
     def marks(self, node: int, state: StepState) -> list[StepSignal]:
         """Return the marks that an ended node makes.
 

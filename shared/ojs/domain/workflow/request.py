@@ -20,9 +20,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
-from ojs.domain import ids
+from ojs.domain import ids, tenants
 from ojs.domain.errors import InvalidRequest, OjsError, any_of, shorten
-from ojs.domain.fair_queue.tags import tenant_of
+from ojs.domain.fair_queue.tags import get_tenant
 from ojs.domain.job import envelope
 from ojs.domain.job.envelope import MAX_META_BYTES, MAX_NAME_BYTES, OnConflict
 from ojs.domain.requests import MAX_SHOWN, not_known
@@ -178,6 +178,8 @@ class _Reading:
                 self._note("$.id", "must be a lowercase UUIDv7")
         read = self._composite(body, "$", {}, 1)
         self._share_tenant()
+        if len({tenants.get_tenant(queue) for queue in self.queues}) > 1:
+            self._note("$", "must have only queues of one tenant")
         return read
 
     def _composite(self, raw: object, path: str, options: Mapping[str, Any], depth: int) -> _Read:
@@ -417,17 +419,17 @@ class _Reading:
         """
         if self.errors:
             return
-        named = [(path, job) for path, job in self._jobs if tenant_of(job)]
+        named = [(path, job) for path, job in self._jobs if get_tenant(job)]
         if not named:
             return
         first, one = named[0]
         tenant = one["meta"]["tenant_id"]
         for path, job in self._jobs:
-            if not tenant_of(job):
+            if not get_tenant(job):
                 job["meta"] = {**(job.get("meta") or {}), "tenant_id": tenant}
                 self._queue(job, path)
-            elif tenant_of(job) != tenant_of(one):
-                rule = f"must be '{shorten(tenant_of(one))}', which is the tenant of {first}"
+            elif get_tenant(job) != get_tenant(one):
+                rule = f"must be '{shorten(get_tenant(one))}', which is the tenant of {first}"
                 self._note(f"{path}.meta.tenant_id", rule)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ojs.domain.access import ANYBODY, Principal
 from ojs.domain.errors import Unauthenticated, forbidden
+from ojs.domain.tenants import DEFAULT, is_tenant
 from ojs.http.endpoint import QueueScope
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 # The claim of a JWT that lists queues, separated by spaces. A setting names the claim with scopes.
 QUEUES_CLAIM = "ojs_queues"
 _FILTERS = ("queue", "queues")
+_TENANT_HEADERS = {"x-ojs-tenant", "x-ojs-tenant-id"}
 
 
 class Authorizer:
@@ -63,14 +65,48 @@ class Authorizer:
         """Return whether callers must authenticate."""
         return self._current().settings.authorizer != "none"
 
+    def with_tenant_of_headers(self, principal: Principal, headers: Mapping[str, str]) -> Principal:
+        """Return the caller, limited to the tenant it acts for.
+
+        Raises InvalidRequest for a malformed header, and PermissionDenied for another tenant.
+        """
+        if principal.tenant is None and not _TENANT_HEADERS & headers.keys():
+            return principal
+        from ojs.http.binding import tenancy
+
+        return tenancy.with_tenant_of_headers(principal, headers)
+
+    def with_tenant_of(self, request: Request) -> Principal:
+        """Return the caller of a push, limited to the tenant that `meta` of its jobs names.
+
+        Only with the setting `tenant_from_meta`, and for a caller without a tenant. Raises
+        InvalidRequest for several tenants, and PermissionDenied for one out of reach.
+        """
+        principal = request.principal
+        if (
+            not self._current().settings.tenant_from_meta
+            or _TENANT_HEADERS & request.headers.keys()
+        ):
+            return principal
+        from ojs.http.binding import tenancy
+
+        if principal.tenant is not None or not tenancy.is_push(request.operation):
+            return principal
+        return tenancy.with_tenant_of_meta(principal, request.object())
+
     def permit(self, principal: Principal, operation: Operation) -> None:
-        """Raise PermissionDenied if the caller's scopes or queue scope exclude the operation."""
+        """Raise PermissionDenied if the caller's scopes or queue scope exclude the operation.
+
+        Raises TooManyRequests if the caller's key exceeds its limit.
+        """
         needed = operation.permission
         scopes = principal.scopes
         if needed.scope is not None and not scopes & {needed.scope, *needed.others}:
             raise forbidden()
         if principal.limited and needed.reach is QueueScope.ALL:
             raise forbidden()
+        if principal.max_requests_per_s is not None:
+            self._current().key_rates.check(principal)
 
     def admit(self, request: Request) -> None:
         """Raise PermissionDenied for queues outside the caller's queue scope.
@@ -84,9 +120,13 @@ class Authorizer:
             case QueueScope.PATH:
                 request.touches(request.named)
             case QueueScope.JOB:
-                request.touches(self._current().jobs.queue_of(request.named))
+                request.check_job_reach(self._current().jobs.queue_of(request.named), request.named)
             case QueueScope.FILTER:
                 request.touches(*(filtered(request.query) or (None,)))
+            case QueueScope.TENANT:
+                chosen = filtered(request.query)
+                if chosen or not request.principal.whole_tenant:
+                    request.touches(*(chosen or (None,)))
 
 
 def filtered(query: Mapping[str, str]) -> list[str]:
@@ -115,6 +155,9 @@ def _of_token(context: Mapping[str, Any], current: Runtime) -> Principal | None:
     if not name:
         return None
     settings, queues = current.settings, claims.get(QUEUES_CLAIM)
+    tenant = claims.get(settings.jwt_tenant_claim)
+    if tenant is not None and not is_tenant(str(tenant)):
+        return None
     prefix = settings.jwt_scope_prefix
     words = _words(claims.get(settings.jwt_scope_claim))
     return Principal(
@@ -123,6 +166,7 @@ def _of_token(context: Mapping[str, Any], current: Runtime) -> Principal | None:
         # An empty claim allows no queue.
         None if queues is None else _words(queues),
         until_ms=_expiry_ms(claims.get("exp")),
+        tenant=None if tenant in (None, DEFAULT) else str(tenant),
     )
 
 

@@ -63,7 +63,9 @@ class ActionLog:
         finally:
             if not 400 <= status < 500:
                 actions = self._current().actions
-                actions.add(request.principal, operation.id, operation.method, path, status)
+                actions.add(
+                    request.principal, operation.id, operation.method, path, status, request.edit
+                )
         return answer
 
 

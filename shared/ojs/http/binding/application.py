@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from aws_lambda_powertools import Logger
 
@@ -18,14 +19,16 @@ from ojs.domain.access import Principal
 from ojs.domain.errors import BackendContended, BackendError, NotFound, OjsError, Unsupported
 from ojs.domain.ids import IdSource
 from ojs.domain.job.trace import TraceContext
-from ojs.http import features
 from ojs.http.binding import client_quirks, errors, negotiation
 from ojs.http.binding.access import Authorizer
 from ojs.http.binding.actions import ActionLog
 from ojs.http.binding.request import Request
 from ojs.http.binding.routes import Routes
-from ojs.http.endpoint import Operation, Reply, declared
+from ojs.http.endpoint import ADMIN, Operation, Reply, declared
 from ojs.records import record
+
+if TYPE_CHECKING:
+    from ojs.domain.edits import Edit
 
 logger = Logger()
 
@@ -126,25 +129,34 @@ class Application:
         self._guard.permit(principal, operation)
         if operation.id != "manifest":  # clients read it before they choose a version
             negotiation.check_version(call.headers.get("ojs-version"))
-        if operation.permission.scope is not None:
-            # If the header were ignored, the caller would assume an isolation that doesn't exist.
-            negotiation.refuse_header(call.headers, "X-OJS-Tenant", features.NO_TENANTS)
-        # The first parameter is one segment of any content.
-        before, parameter, _ = operation.path.partition("{")
+        # The first parameter is one segment of any content, except a URI of a schema.
+        before, parameter, name = operation.path.partition("{")
+        rest = path[len(before) :]
+        first = rest if name == "schema}" else rest.partition("/")[0]
+        value = first if parameter else None
+        query = event.get("queryStringParameters") or {}
+        if principal.tenant is not None:
+            from ojs.http.binding import tenancy
+
+            value, query = tenancy.read_address(operation, value, query, principal.tenant)
         request = Request(
             operation=operation,
             headers=call.headers,
-            query=event.get("queryStringParameters") or {},
+            query=query,
             raw_query=event.get("rawQueryString") or "",
-            path_value=path[len(before) :].partition("/")[0] if parameter else None,
+            path_value=value,
             raw_body=event.get("body"),
             base64_body=bool(event.get("isBase64Encoded")),
             remaining_ms=_remaining(context),
             principal=principal,
             uptime_s=self.uptime_s(),
             trace=call.trace,
-            path_rest=path[len(before) :].split("/", 2)[-1] if parameter else "",
+            path_rest=rest.split("/", 2)[-1] if parameter else "",
+            edit=self._edit(call, operation),
         )
+        call.principal = self._guard.with_tenant_of(request)
+        if call.principal is not principal:
+            request = replace(request, principal=call.principal)
         self._guard.admit(request)
         request.check_no_body()
         request.check_filled()
@@ -153,15 +165,28 @@ class Application:
         try:
             if self._actions is None:
                 return operation.implementation(request)
-            return self._actions.run(request, path, operation.implementation)
+            answer = self._actions.run(request, path, operation.implementation)
         finally:
             self._after()
+        if operation.versioned and isinstance(answer.body, Mapping) and "etag" in answer.body:
+            tagged = {**answer.headers, "ETag": f'"{answer.body["etag"]}"'}
+            return replace(answer, headers=tagged)
+        return answer
+
+    def _edit(self, call: _Call, operation: Operation) -> Edit | None:
+        """Return the edit of a request. Raise InvalidRequest for a wrong precondition."""
+        if self.function != ADMIN or operation.method == "GET":
+            return None
+        from ojs.http.binding.preconditions import read_edit
+
+        return read_edit(operation, call.headers)
 
     def _who(self, call: _Call) -> Principal:
         """Authenticate the caller before other checks. Raise Unauthenticated if that fails."""
         call.closed = self._guard.closed
-        call.principal = principal = self._guard.who(call.event)
-        return principal
+        call.principal = self._guard.who(call.event)
+        call.principal = self._guard.with_tenant_of_headers(call.principal, call.headers)
+        return call.principal
 
     def _no_route(self, call: _Call, there: Mapping[str, Operation]) -> Reply:
         method, path = call.method, call.event["rawPath"]
@@ -171,9 +196,9 @@ class Application:
             # An unauthenticated caller can't learn which paths exist. A browser's preflight
             # request is exempt, because it has no key.
             self._who(call)
+        if method != "OPTIONS" and (feature := self._routes.find_missing(method, path)) is not None:
+            raise Unsupported(feature.message, details={"feature": feature.name})
         if not allowed:
-            if (feature := self._routes.missing(path)) is not None:
-                raise Unsupported(feature.message, details={"feature": feature.name})
             raise NotFound("route", f"{method} {path}")
         if method == "OPTIONS":
             return Reply(None, 204, negotiation.preflight_headers(allowed))
@@ -193,6 +218,8 @@ class Application:
             headers["Content-Type"] = client_quirks.media_type(
                 call.headers.get("accept"), call.headers.get("user-agent")
             )
+        if call.principal is not None and call.principal.tenant is not None:
+            answer = self._local(answer, call.operation, call.principal.tenant)
         text = "" if answer.body is None else answer.body
         if not isinstance(text, str):
             text = jsontext.dumps(text)
@@ -206,6 +233,16 @@ class Application:
             "isBase64Encoded": False,
         }
 
+    def _local(self, answer: Reply, operation: Operation | None, tenant: str) -> Reply:
+        """Return the response to a tenant's caller, with local names."""
+        from ojs.http.binding import tenancy
+
+        body = tenancy.render_answer(answer.body, operation, tenant)
+        headers = {
+            name: tenancy.render_text(value, tenant) for name, value in answer.headers.items()
+        }
+        return Reply(body, answer.status, headers, answer.failed)
+
     def _log(self, call: _Call, status: int, code: str | None, cause: Exception | None) -> None:
         # Never the body, the query or values in the path: they may be confidential.
         fields: dict[str, Any] = {
@@ -217,6 +254,8 @@ class Application:
         principal = call.principal
         if principal is not None and principal.name is not None:
             fields |= {"principal": principal.name[:100], "key": principal.key}
+        if principal is not None and principal.tenant is not None:
+            fields["tenant"] = principal.tenant
         if code is not None:
             fields["code"] = code
         # Successes are logged at DEBUG only: storing a line for each request costs about as much as

@@ -16,11 +16,12 @@ _REQUEST_ID = re.compile(r"[\x20-\x7e]{1,128}")
 
 REQUEST_HEADERS = (
     "Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "X-OJS-Producer",
-    "OJS-Block-Timeout", "Idempotency-Key", "Last-Event-ID", "traceparent", "tracestate",
+    "OJS-Block-Timeout", "X-OJS-Tenant", "X-OJS-Tenant-ID", "Idempotency-Key", "Last-Event-ID",
+    "If-Match", "If-None-Match", "traceparent", "tracestate",
 )  # fmt: skip
 EXPOSED_HEADERS = (
     "X-Request-Id", "OJS-Version", "X-OJS-Version", "X-OJS-Media-Type", "Location", "Retry-After",
-    "Allow", "X-OJS-Queue-Depth", "X-OJS-Queue-Bound", "X-OJS-Queue-Pressure",
+    "Allow", "ETag", "X-OJS-Queue-Depth", "X-OJS-Queue-Bound", "X-OJS-Queue-Pressure",
     "X-OJS-Batch-Size", "X-OJS-Max-Batch-Size",
     "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "WWW-Authenticate",
 )  # fmt: skip

@@ -152,17 +152,18 @@ def collect(window: PageWindow, listing: _Listing[T]) -> Page[T]:
     """
     cursor = window.cursor
     found: list[T] = []
+    total = None
     for _ in range(_MAX_READS):
         # Never read more than fits, because the cursor must belong to the last item of the page.
         most = min(window.offset + window.limit - len(found), MAX_LIMIT)
         passed = listing(limit=most, cursor=cursor)
         found += passed.items
-        cursor = passed.next_cursor
+        cursor, total = passed.next_cursor, passed.total
         if cursor is None or len(found) == window.offset + window.limit:
             break
     if len(found) < window.offset and cursor is not None:
         raise InvalidRequest("offset", "skips too many items. Use cursor instead")
-    return Page(found[window.offset :], cursor)
+    return Page(found[window.offset :], cursor, total)
 
 
 # A cursor of the store contains keys of items. Encoded, it is opaque and URL-safe.
@@ -222,7 +223,8 @@ def listed(
 def asked(query: Mapping[str, str], listing: _Listing[T]) -> Listed[T]:
     """Read the page that a query selects. Raise InvalidRequest if a parameter is invalid."""
     window_ = window(query)
-    return listed(window_, collect(window_, listing))
+    page = collect(window_, listing)
+    return listed(window_, page, page.total)
 
 
 @derived

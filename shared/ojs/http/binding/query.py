@@ -120,11 +120,13 @@ def moment(query: Mapping[str, str], name: str, *, now_ms: int) -> int | None:
         return times.timestamp_ms(text, now_ms=now_ms)
 
 
-def span(query: Mapping[str, str], *, now_ms: int) -> tuple[int | None, int | None]:
+def span(
+    query: Mapping[str, str], *, now_ms: int, since: str = "since", until: str = "until"
+) -> tuple[int | None, int | None]:
     """Read `since` and `until` in milliseconds. `since` must be earlier. A missing one is None."""
-    since_ms = moment(query, "since", now_ms=now_ms)
-    until_ms = moment(query, "until", now_ms=now_ms)
+    since_ms = moment(query, since, now_ms=now_ms)
+    until_ms = moment(query, until, now_ms=now_ms)
     if since_ms is not None and since_ms >= (now_ms + 1 if until_ms is None else until_ms):
-        rule = "must be before until" if until_ms is not None else "must not be in the future"
-        raise InvalidRequest("since", rule, value=query["since"])
+        rule = f"must be before {until}" if until_ms is not None else "must not be in the future"
+        raise InvalidRequest(since, rule, value=query[since])
     return since_ms, until_ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 from aws_lambda_powertools import Logger
@@ -12,7 +12,7 @@ from aws_lambda_powertools import Logger
 from ojs.domain import jsontext
 from ojs.domain.access import KEY_ID, Principal, Scope
 from ojs.domain.delivery.delivery import check_delivery, check_subscription
-from ojs.domain.errors import InvalidPayload, InvalidRequest, forbidden, shorten
+from ojs.domain.errors import InvalidPayload, InvalidRequest, NotFound, forbidden, shorten
 from ojs.domain.job import envelope
 from ojs.domain.job.durable import NAME, STEP_NAME
 from ojs.domain.job.trace import TraceContext
@@ -21,11 +21,15 @@ from ojs.domain.pool.worker import check_worker_id
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
 from ojs.domain.rate_limit import limiter as limits
 from ojs.domain.requests import FILLED
+from ojs.domain.tenants import check_tenant
 from ojs.http import models
 from ojs.http.binding import negotiation
 from ojs.http.binding.query import checked
 from ojs.http.endpoint import PARAMETER, Operation
 from ojs.records import record
+
+if TYPE_CHECKING:
+    from ojs.domain.edits import Edit
 
 logger = Logger()
 
@@ -44,18 +48,29 @@ def _check_queue(value: str) -> str:
     return envelope.check_queue(value)
 
 
+def _check_schema(value: str) -> str:
+    if ":" not in value:
+        return envelope.check_type(value)
+    if not value.isprintable() or " " in value or len(value) > envelope.MAX_URI:
+        raise ValueError("must be a job type or a URI")
+    return value
+
+
 _CHECKS: Mapping[str, Callable[[str], str]] = {
     "job": envelope.check_job_id,
     "worker": check_worker_id,
     "queue": _check_queue,
     "rate limit": limits.check_any_key,
     "operation": envelope.check_job_id,
+    "action": envelope.check_job_id,
     "pool": check_pool,
     "delivery": check_delivery,
     "subscription": check_subscription,
+    "schema": _check_schema,
     "key": _check_key_id,
     "cron job": envelope.check_queue,
     "workflow": envelope.check_job_id,
+    "tenant": check_tenant,
 }
 
 
@@ -87,6 +102,8 @@ class Request:
     trace: TraceContext | None
     # The last segment of a path with two parameters.
     path_rest: str = ""
+    # The change that the request makes, with its precondition. None for requests that only read.
+    edit: Edit | None = None
 
     def about(self, **ids: str | None) -> None:
         """Add the job (`job_id`) or the `queue` to all later log messages of this request.
@@ -102,6 +119,15 @@ class Request:
         for queue in queues:
             if self.principal.limited and (queue is None or not self.principal.reaches(queue)):
                 raise forbidden()
+
+    def check_job_reach(self, queue: str, job_id: str) -> None:
+        """Raise PermissionDenied for a job outside the caller's queue scope.
+
+        For a tenant's caller, raise NotFound, as for an unknown job.
+        """
+        if self.principal.tenant is not None and not self.principal.reaches(queue):
+            raise NotFound("job", job_id)
+        self.touches(queue)
 
     def needs(self, scope: Scope) -> None:
         """Raise PermissionDenied if the caller doesn't have this additional scope."""
@@ -167,12 +193,17 @@ class Request:
             return {}
         if self.raw_body:
             negotiation.check_content_type(self.headers.get("content-type"))
-        value = jsontext.loads(self._bytes())
+        value: Any = jsontext.loads(self._bytes())
         if not isinstance(value, dict):
             raise InvalidPayload(
                 "The body must be a JSON object.", details={"reason": "must be a JSON object"}
             )
-        return value
+        if self.principal.tenant is not None:
+            from ojs.http.binding import tenancy
+
+            value = tenancy.read_body_names(value, self.operation, self.principal.tenant)
+        found: dict[str, Any] = value
+        return found
 
     def parsed(self, model: type[Body]) -> Body:
         """Read the body as `model`, the declared request model of this operation.

@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable
 
 from ojs.http.endpoint import BASE, PARAMETER, Operation
-from ojs.http.features import MISSING, MissingFeature
+from ojs.http.features import MISSING, PURGE, MissingFeature
 
-_STEP = "step"
+# Parameters that can contain slashes, with their patterns. A schema is named by a job type, or by a
+# URI.
+_LONG = {"step": ".+", "schema": r"[^/]+|[A-Za-z][A-Za-z0-9+.\-]*:.+"}
 
 
 class Routes:
@@ -38,6 +40,14 @@ class Routes:
         found = self._resolved(path)
         return found if isinstance(found, dict) else {}
 
+    def find_missing(self, method: str, path: str) -> MissingFeature | None:
+        """Return the unsupported feature of a path and a method that its operations don't have."""
+        if method == "DELETE" and any(
+            _pattern(f"{BASE}/{each}", and_below=False).match(path) for each in PURGE.paths
+        ):
+            return PURGE
+        return self.missing(path)
+
     def missing(self, path: str) -> MissingFeature | None:
         """Return the known but unsupported feature of a path, or None."""
         found = self._resolved(path)
@@ -50,7 +60,7 @@ class Routes:
 
 
 def _group(parameter: str) -> str:
-    return f"(?P<{parameter}>{'.+' if parameter == _STEP else '[^/]+'})"
+    return f"(?P<{parameter}>{_LONG.get(parameter, '[^/]+')})"
 
 
 def _pattern(template: str, *, and_below: bool) -> re.Pattern[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ojs.clock import Clock
 from ojs.domain.access import ANYBODY, Principal
@@ -16,6 +17,7 @@ from ojs.domain.errors import (
     LimitReached,
     NotFound,
     PayloadTooLarge,
+    SchemaMismatch,
     Unsupported,
     forbidden,
     naming_field,
@@ -33,6 +35,9 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.queues.workers import WorkerStore
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race
+
+if TYPE_CHECKING:
+    from ojs.domain.edits import Edit
 
 _BUSY = "Concurrent requests changed this cron job."
 _TRIES = 8
@@ -86,7 +91,9 @@ class CronJobs:
         self._clock = clock
         self._ids = ids
 
-    def register(self, raw: object, caller: Principal, producer: str | None) -> RegisteredCron:
+    def register(
+        self, raw: object, caller: Principal, producer: str | None, edit: Edit | None = None
+    ) -> RegisteredCron:
         """Register a cron job, or replace the definition of the one that has its name.
 
         Its template is validated like an enqueue request. If the expression, the zone, and the
@@ -96,6 +103,7 @@ class CronJobs:
             raw: The definition, as received.
             caller: The caller.
             producer: Name of the producer, for queues that allow only certain producers.
+            edit: Precondition and record of the change. Default: none.
 
         Returns:
             The cron job, whether it is new, and warnings.
@@ -106,6 +114,7 @@ class CronJobs:
             QueueDraining: The queue is being deleted.
             PermissionDenied: The caller can't use the queue.
             LimitReached: The maximum number of cron jobs is reached.
+            PreconditionFailed: The cron job has another version.
         """
         settings = CronSettings.read(raw)
         name = settings.name
@@ -124,17 +133,24 @@ class CronJobs:
             if seen is not None:
                 # A definition includes whether the cron job is enabled, like all other settings.
                 enabled = settings.enabled is not False
-                return self._update(seen, definition, enabled, caller, line), False
+                return self._update(seen, definition, enabled, caller, line, edit), False
             self._check_count(caller)
             cron = Cron(name, definition, created_ms=now_ms, updated_ms=now_ms, line=line)
             cron = cron.enable(now_ms) if settings.enabled is not False else cron.pause()
+            if edit is not None:
+                edit.change("cron", name, None, cron.configuration)
             return self._crons.add(cron), True
 
         cron, created = retry_on_race(attempt, tries=_TRIES, busy=_BUSY)
         return RegisteredCron(cron, created, tuple(self._warnings(cron)))
 
     def change(
-        self, name: str, raw: object, caller: Principal, producer: str | None
+        self,
+        name: str,
+        raw: object,
+        caller: Principal,
+        producer: str | None,
+        edit: Edit | None = None,
     ) -> RegisteredCron:
         """Change the fields that a request sets. Objects of the template are merged.
 
@@ -143,6 +159,7 @@ class CronJobs:
             raw: The changes, as received.
             caller: The caller.
             producer: Name of the producer, for queues that allow only certain producers.
+            edit: Precondition and record of the change. Default: none.
 
         Returns:
             The cron job, and warnings.
@@ -168,7 +185,7 @@ class CronJobs:
                 definition = self._checked(name, values, settings, caller, producer)
             enabled = seen.enabled if enabled is None else enabled
             return self._update(
-                seen, definition, enabled, caller, seen.line if line is None else line
+                seen, definition, enabled, caller, seen.line if line is None else line, edit
             )
 
         cron = retry_on_race(attempt, tries=_TRIES, busy=_BUSY)
@@ -229,14 +246,18 @@ class CronJobs:
         enabled: bool,
         caller: Principal,
         line: tuple[str, ...],
+        edit: Edit | None,
     ) -> Cron:
         """Write a definition, and whether it is enabled, if it has changed. Raises LostRace."""
         if not caller.reaches(seen.definition.queue):
             raise forbidden()
         now_ms = self._clock.now_ms()
+        after = replace(seen, definition=definition, line=line, updated_ms=now_ms)
+        if edit is not None:
+            wanted = replace(after, enabled=enabled).configuration
+            edit.change("cron", seen.name, seen.configuration, wanted)
         if (seen.definition, seen.enabled, seen.line) == (definition, enabled, line):
             return seen
-        after = replace(seen, definition=definition, line=line, updated_ms=now_ms)
         if not enabled:
             after = after.pause()
         elif not seen.enabled:
@@ -268,13 +289,16 @@ class CronJobs:
             if after is None:
                 return False
 
-    def enable(self, name: str, caller: Principal, *, enabled: bool) -> RegisteredCron:
+    def enable(
+        self, name: str, caller: Principal, *, enabled: bool, edit: Edit | None = None
+    ) -> RegisteredCron:
         """Pause or resume a cron job. Safe to repeat.
 
         Args:
             name: Name of the cron job.
             caller: The caller.
             enabled: Whether it runs on its schedule.
+            edit: Record of the change. Default: none.
 
         Returns:
             The cron job, and warnings.
@@ -283,7 +307,7 @@ class CronJobs:
             NotFound: The cron job doesn't exist.
             PermissionDenied: The caller can't use the queue of the cron job.
         """
-        return self.change(name, {"enabled": enabled}, caller, None)
+        return self.change(name, {"enabled": enabled}, caller, None, edit)
 
     def pause_made(self, key_id: str, go_on: GoOn = always) -> int:
         """Pause the cron jobs that a key or one of its descendants set.
@@ -395,11 +419,13 @@ class CronJobs:
         jobs = self._jobs.read_records(ids, consistent=False)
         return Page([(run, jobs.get(run.job_id or "")) for run in page.items], page.next_cursor)
 
-    def delete(self, name: str, caller: Principal) -> Cron:
-        """Delete a cron job; its jobs stay. Raises NotFound."""
+    def delete(self, name: str, caller: Principal, edit: Edit | None = None) -> Cron:
+        """Delete a cron job; its jobs stay. Raises NotFound, PreconditionFailed."""
 
         def attempt() -> Cron:
             seen = self._within_reach(name, caller)
+            if edit is not None:
+                edit.change("cron", name, seen.configuration, None)
             self._crons.remove(seen)
             return seen
 
@@ -433,6 +459,8 @@ def _as_invalid(path: str = "") -> Iterator[None]:
     """
     try:
         yield
+    except SchemaMismatch:
+        raise
     except (InvalidRequest, JobTypeNotAllowed, PayloadTooLarge, Unsupported) as error:
         name = str(error.details.get("field", "body"))
         rule = error.reason if isinstance(error, InvalidRequest) else error.message

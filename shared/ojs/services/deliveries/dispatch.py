@@ -29,7 +29,7 @@ from ojs.domain.delivery.delivery import (
 )
 from ojs.domain.delivery.outcome import Settled
 from ojs.domain.delivery.push import Push, SendQueue, Target
-from ojs.domain.errors import InvalidRequest, OjsError
+from ojs.domain.errors import InvalidRequest, OjsError, TenantSuspended
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.records import record
@@ -289,7 +289,7 @@ class DeliveryDispatcher:
     def _claim(self, fetch: DeliveryFetch, count: int, go_on: Callable[[], bool]) -> Sequence[Job]:
         delivery = fetch.delivery
         # `InvalidRequest`: the delivery's pool has no queues.
-        with suppress(InvalidRequest):
+        with suppress(InvalidRequest, TenantSuspended):
             return self._fetch.fetch(
                 None if delivery.pool else delivery.queues,
                 count,

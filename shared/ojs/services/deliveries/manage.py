@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ojs.clock import Clock
 from ojs.domain.access import ANYBODY, Principal
@@ -47,6 +47,9 @@ from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues.pools import PoolStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.races import retry_on_race
+
+if TYPE_CHECKING:
+    from ojs.domain.edits import Edit
 
 # The class below has a method with the name `list`.
 _Deliveries = list[Delivery]
@@ -88,7 +91,11 @@ class Deliveries:
         self._strict = strict_queues
 
     def put(
-        self, name: str | None, body: object, caller: Principal = ANYBODY
+        self,
+        name: str | None,
+        body: object,
+        caller: Principal = ANYBODY,
+        edit: Edit | None = None,
     ) -> tuple[Delivery, bool]:
         """Create or replace a delivery. Missing queues are created.
 
@@ -99,6 +106,7 @@ class Deliveries:
             name: Name of the delivery. None: derived from the target.
             body: The delivery, as received.
             caller: The caller.
+            edit: Precondition and record of the change. Default: none.
 
         Returns:
             The delivery, and whether it is new.
@@ -110,6 +118,7 @@ class Deliveries:
             Conflict: Another delivery serves one of the queues.
             NotFound: The pool doesn't exist.
             QueueNotFound: A queue doesn't exist, in strict mode.
+            PreconditionFailed: The delivery has another version.
         """
         wanted, says_secrets = domain.parse(name, body)
         self._pushing().allowed.check(wanted, named=domain.endpoint_field(body))
@@ -123,10 +132,15 @@ class Deliveries:
             if after.endpoint is not None and not after.signing_secrets:
                 rule = "is required with target.endpoint, because each request is signed"
                 raise ValidationFailed("signing_secret", rule)
+            if edit is not None:
+                self._note(edit, wanted.name, before, after)
             domain.check_secrets(before, after, body)
             self._make_queues(wanted)
             after = replace(after, line=line, updated_ms=self._clock.now_ms())
-            return self._deliveries.save(before, after, directory), before is None
+            stored = self._deliveries.save(before, after, directory)
+            if edit is not None:
+                edit.tag = stored.etag
+            return stored, before is None
 
         stored, created = retry_on_race(attempt, busy=_BUSY)
         self._semaphore.set_limit(
@@ -153,11 +167,11 @@ class Deliveries:
         found = self._counted(self._deliveries.get_many(left[:limit]))
         return Page(found, left[limit - 1] if len(left) > limit else None)
 
-    def pause(self, name: str) -> Delivery:
+    def pause(self, name: str, edit: Edit | None = None) -> Delivery:
         """Stop sending jobs until `resume`. Active jobs finish. Safe to repeat. Raises NotFound."""
-        return self._change(name, lambda before: replace(before, paused=True))
+        return self._change(name, lambda before: replace(before, paused=True), edit)
 
-    def resume(self, name: str, caller: Principal = ANYBODY) -> Delivery:
+    def resume(self, name: str, caller: Principal = ANYBODY, edit: Edit | None = None) -> Delivery:
         """Resume a paused or disabled delivery with a closed breaker. Safe to repeat.
 
         Raises NotFound, and Unsupported or ValidationFailed if the target is not allowed.
@@ -169,7 +183,7 @@ class Deliveries:
                 self._parts.allowed.check(before)
             return _begun(replace(before, paused=False, disabled=None, line=line))
 
-        resumed = self._change(name, begun)
+        resumed = self._change(name, begun, edit)
         if self._wake is not None:
             self._wake.wake([name])
         return resumed
@@ -189,8 +203,8 @@ class Deliveries:
                     paused += 1
         return paused
 
-    def delete(self, name: str) -> None:
-        """Delete a delivery. Raises NotFound.
+    def delete(self, name: str, edit: Edit | None = None) -> None:
+        """Delete a delivery. Raises NotFound, PreconditionFailed.
 
         Its jobs stay in their queues. Outcomes of jobs that were sent before are still settled.
         """
@@ -204,7 +218,10 @@ class Deliveries:
                 return
             delivery = delivery or self._there(name)
             tried = True
-            self._deliveries.remove(delivery, self._deliveries.directory())
+            if edit is not None:
+                self._note(edit, name, delivery, None)
+            exact = edit is not None and edit.conditional
+            self._deliveries.remove(delivery, self._deliveries.directory(), exact=exact)
 
         retry_on_race(attempt, busy=_BUSY)
         if self._wake is not None:
@@ -243,10 +260,24 @@ class Deliveries:
             raise NotFound("delivery", name)
         return delivery
 
-    def _change(self, name: str, change: Callable[[Delivery], Delivery]) -> Delivery:
+    @staticmethod
+    def _note(edit: Edit, name: str, before: Delivery | None, after: Delivery | None) -> None:
+        """Check the precondition of a change and record it. Raises PreconditionFailed."""
+        seen, wanted = (None if it is None else it.configuration for it in (before, after))
+        secrets = [() if it is None else it.signing_secrets for it in (before, after)]
+        tag = None if before is None else before.etag
+        same = seen == wanted and secrets[0] == secrets[1]
+        edit.change("delivery", name, seen, wanted, tag=tag, same=same)
+
+    def _change(
+        self, name: str, change: Callable[[Delivery], Delivery], edit: Edit | None = None
+    ) -> Delivery:
         def attempt() -> Delivery:
             before = self._there(name)
             after = change(before)
+            if edit is not None:
+                self._note(edit, name, before, after)
+                edit.tag = after.etag
             if after == before:
                 return before
             now_ms = self._clock.now_ms()

@@ -245,7 +245,7 @@ def _after(delivery: Delivery, outcome: Outcome, now_ms: int) -> Delivery:
         breaker = delivery.breaker
         if breaker.state(now_ms) is not BreakerState.OPEN:
             # Only a trial closes an open breaker. This push was sent before it opened.
-            breaker = breaker.after_success()
+            breaker = breaker.with_success()
         return replace(delivery, breaker=breaker, throttles=0, backoff_until_ms=None)
     if verdict is Verdict.FAULT:
         return replace(delivery, breaker=delivery.breaker.after_fault(now_ms))

@@ -55,6 +55,7 @@ class BatchFinish:
         nacks: Sequence[Ending] = (),
         *,
         reaches: Reaches | None = None,
+        by_token: bool = False,
         go_on: GoOn = always,
     ) -> tuple[list[BatchOutcome], list[BatchOutcome]]:
         """Complete some jobs and fail others.
@@ -67,6 +68,7 @@ class BatchFinish:
             nacks: The jobs to fail.
             reaches: Whether the caller can use a queue. A job in another queue is rejected with
                 PermissionDenied, which takes one read per 100 jobs. None: not checked.
+            by_token: Whether entries with a lease token are not checked by `reaches`.
             go_on: Returns whether enough time is left. After it returns false, the remaining jobs
                 are unchanged, and their outcome is BackendUnavailable.
 
@@ -85,7 +87,12 @@ class BatchFinish:
             for at, (job_id, told) in enumerate(entries)
         ]
         first = {step.job_id: step for step in reversed(steps)}
-        barred = self._barred(first, reaches)
+        named = {
+            job_id
+            for job_id, told in (*acks, *nacks)
+            if not (by_token and told.get("lease_token") is not None)
+        }
+        barred = self._barred(named, reaches)
 
         def settle(step: _Step) -> BatchOutcome:
             try:

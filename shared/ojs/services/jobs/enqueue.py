@@ -12,6 +12,7 @@ from dataclasses import field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, assert_never
 
+from ojs.bounded import CachedItem
 from ojs.clock import Clock
 from ojs.domain import jsontext, times
 from ojs.domain.access import Reaches, everything
@@ -21,6 +22,7 @@ from ojs.domain.errors import (
     InvalidRequest,
     OjsError,
     PayloadTooLarge,
+    SchemaMismatch,
     Unsupported,
     forbidden,
 )
@@ -60,6 +62,8 @@ from ojs.store.table.table import MAX_TRANSACTION, Put, Update
 if TYPE_CHECKING:
     from ojs.domain.job.trace import TraceContext
     from ojs.services.jobs.middleware import MiddlewareChain
+    from ojs.services.schemas.validate import SchemaValidation
+    from ojs.services.tenants.quotas import TenantLimiter
 
 # Attempts of a push after concurrent updates. With the pauses in between, about 4 seconds.
 _TRIES = 16
@@ -80,6 +84,7 @@ class Pushed:
         absent: Whether an earlier attempt stored the job and its record can't be returned. `job`
             then has its original values.
         again: Whether an earlier attempt completed the whole request.
+        warnings: How the arguments differ from the schema of the type, in mode `warn`.
     """
 
     job: Job
@@ -88,6 +93,7 @@ class Pushed:
     limit_status: RateLimitStatus | None = None
     absent: bool = False
     again: bool = False
+    warnings: Sequence[str] = ()
 
 
 @record(frozen=True)
@@ -99,6 +105,8 @@ class TransactionExtras:
         cancels: Jobs to cancel.
         bypasses_unique: Whether unique keys are ignored.
         steps: The workflow steps of the jobs, if they belong to a workflow.
+        templates: All jobs of the workflow that is created, whose arguments must match their
+            schemas. The jobs of an existing workflow were checked when it was created.
         again: If the condition of an additional write failed: returns the writes with current
             conditions, for another commit of the same staged jobs, or None.
     """
@@ -107,6 +115,7 @@ class TransactionExtras:
     cancels: tuple[Job, ...] = ()
     bypasses_unique: bool = False
     steps: Sequence[WorkflowStep] = ()
+    templates: Sequence[Mapping[str, Any]] = ()
     again: Again = never_again
 
 
@@ -151,6 +160,8 @@ class PushRequest:
     position: str | None = None
     # Minimum retention in seconds of a queue, if its finished jobs identify repeated pushes.
     kept_s: int = 0
+    # The tenants whose limits have counted this push, so that it is counted once if it waits.
+    counted: set[str] = field(default_factory=set)
 
     @cached_property
     def staged(self) -> bool:
@@ -177,8 +188,8 @@ class PushRequest:
 class _ResolvedPush:
     """A push with the current configuration of its queues.
 
-    It has the jobs to store, their specifications with the defaults of the queues, the queues, and
-    the finish tags of their tenants.
+    It has the jobs to store, their specifications with the defaults of the queues, the queues, the
+    finish tags of their tenants, and warnings of schemas by index.
     """
 
     push: PushRequest
@@ -187,6 +198,7 @@ class _ResolvedPush:
     queues: Mapping[str, Queue]
     finish_tags: FinishTags
     now_ms: int
+    warnings: Mapping[int, Sequence[str]]
 
 
 @record(frozen=True)
@@ -222,11 +234,19 @@ class JobEnqueuer:
         empty_lines: EmptyIndexCache,
         new_queues: NewQueues,
         for_each: ForEach,
+        quotas: Callable[[], TenantLimiter],
+        schema_directory: CachedItem,
+        schema_validation: Callable[[], SchemaValidation],
         middleware: MiddlewareChain | None = None,
         choose: Callable[[int], int] = random.randrange,
         ended: JobEnded = ends_nothing,
     ) -> None:
-        """Create the service. `ended` is called with each job that a push has cancelled."""
+        """Create the service.
+
+        `ended` is called with each job that a push has cancelled, and `quotas` when a tenant has a
+        record.
+        """
+        self._quotas = quotas
         self._jobs = jobs
         self._ended = ended
         self._permits = permits
@@ -241,6 +261,8 @@ class JobEnqueuer:
         self._chain = middleware
         self._new_queues = new_queues
         self._for_each = for_each
+        self._schemas = schema_directory
+        self._validation = schema_validation
         self._choose = choose
 
     def push(
@@ -301,7 +323,8 @@ class JobEnqueuer:
         self._check_ids_free(resolved)
         pushed = self._store(resolved)
         self._empty_lines.note(pushed.job)
-        return replace(pushed, limit_status=self._limit_status(pushed.job))
+        limit_status, warnings = self._limit_status(pushed.job), resolved.warnings.get(0, ())
+        return replace(pushed, limit_status=limit_status, warnings=warnings)
 
     def check(
         self, request: JobRequest, *, producer: str | None = None, reaches: Reaches = everything
@@ -548,6 +571,8 @@ class JobEnqueuer:
         stored = store(resolved)
         for pushed in stored:
             self._empty_lines.note(pushed.job)
+        for index, warnings in resolved.warnings.items():
+            stored[index] = replace(stored[index], warnings=warnings)
         return stored
 
     def _resolve(self, push: PushRequest) -> _ResolvedPush:
@@ -560,6 +585,8 @@ class JobEnqueuer:
             TooManyQueues: The server has the maximum number of queues.
             QueueDraining: A queue is being deleted.
             JobTypeNotAllowed, PermissionDenied: A queue doesn't allow a job.
+            TenantSuspended, TenantLimitExceeded: A tenant doesn't allow the jobs.
+            SchemaMismatch: The arguments of a job don't match the schema of its type.
         """
         now_ms = self._clock.now_ms()
         queues, finish_tags = self._known_queues(push.specifications)
@@ -586,9 +613,33 @@ class JobEnqueuer:
                 check_size(queue, job.reserved_bytes or 0, field)
             specifications.append(under)
             jobs.append(job)
+        warnings = self._check_args(push)
+        tenants = {each.tenant.id: each.tenant for each in queues.values() if each.tenant}
+        if tenants:
+            self._quotas().check(tenants, jobs, push.counted)
         # If the keys were registered recently, this call writes nothing, because it is cached.
         self._limits.register(registered(jobs))
-        return _ResolvedPush(push, jobs, specifications, queues, finish_tags, now_ms)
+        return _ResolvedPush(push, jobs, specifications, queues, finish_tags, now_ms, warnings)
+
+    def _check_args(self, push: PushRequest) -> Mapping[int, Sequence[str]]:
+        """Check the arguments of the jobs of a push. Return warnings by index.
+
+        Does nothing if no schema exists. Raises SchemaMismatch, and what the read of a schema does.
+        """
+        directory, alongside = self._schemas.item, push.alongside
+        if directory is None:
+            return {}
+        if alongside is not None and alongside.steps:
+            contents = [(str(each["type"]), each) for each in alongside.templates]
+        else:
+            contents = [(each.type, each.content) for each in push.specifications]
+        try:
+            prefix = "jobs[{}]." if push.batch else ""
+            return self._validation().check(directory, contents, prefix)
+        except SchemaMismatch as error:
+            if push.batch:
+                envelope.at_index(error, error.index)
+            raise
 
     def _check_ids_free(self, resolved: _ResolvedPush) -> None:
         """Check the IDs that the client chose, before capacity is reserved.
@@ -803,7 +854,8 @@ class JobEnqueuer:
             timeout_ms=specification.timeout_ms or DEFAULT_TIMEOUT_MS,
             visibility_ms=specification.visibility_ms,
             policy=specification.policy,
-            retention=queue.config.retention,
+            retention=queue.config.retention.with_minimum(specification.result_ttl_s),
+            result_ttl_s=specification.result_ttl_s,
             copies_to=queue.config.copies_to,
             order=self._ids.order() if ready else None,
             share=None if fairness is None else fairness.share(specification.content),
@@ -858,6 +910,8 @@ def _with_queue_defaults(
         resolved = envelope.resolve(request, now_ms=now_ms, base=config.retry, prefix=prefix)
     if resolved.timeout_ms is None:
         resolved = replace(resolved, timeout_ms=config.timeout_ms)
+    if queue.tenant is not None:
+        resolved = replace(resolved, priority=queue.tenant.find_priority(resolved.priority))
     return resolved
 
 

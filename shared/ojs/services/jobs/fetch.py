@@ -423,6 +423,7 @@ class JobFetcher:
             Conflict: The worker belongs to another pool.
             PermissionDenied: The worker belongs to another caller.
             InvalidRequest: No queue was given, and the worker has none.
+            TenantSuspended: The tenants of all queues are suspended.
             BackendUnavailable: No job was claimed and a queue failed.
         """
         read = self._membership.read(queues, worker_id, pool, caller)

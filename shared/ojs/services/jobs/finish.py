@@ -13,7 +13,7 @@ from ojs.domain.errors import (
     Conflict,
     InvalidRequest,
     NotFound,
-    PayloadTooLarge,
+    ResultTooLarge,
 )
 from ojs.domain.ids import IdSource
 from ojs.domain.job import failure as failures
@@ -93,10 +93,10 @@ class JobFinisher:
             NotFound: The job doesn't exist.
             InvalidRequest: The queue requires the lease token.
             Conflict: The job isn't active, or isn't under the caller's lease.
-            PayloadTooLarge: The result is too large.
+            ResultTooLarge: The result is too large. The job stays active.
         """
         if result is not MISSING and (size := jsontext.size_of(result)) > MAX_JOB_BYTES:
-            raise PayloadTooLarge("result", size=size, limit=MAX_JOB_BYTES)
+            raise ResultTooLarge("result", size=size, limit=MAX_JOB_BYTES)
         done = won_or(
             lambda: self._changes.ack(
                 job_id,
@@ -115,13 +115,16 @@ class JobFinisher:
         if there is None:
             raise NotFound("job", job_id)
         check_token(there, lease_token)
-        if self._resumed(there, worker_id, attempt, lease_token):
+        owned = there.lease is not None and _owns_lease(there, worker_id, attempt, lease_token)
+        # The write stores no result of a job with `result_ttl` 0.
+        dropped = owned and there.result_ttl_s == 0 and result is not MISSING
+        if dropped or self._resumed(there, worker_id, attempt, lease_token):
             return self.ack(
                 job_id,
                 worker_id=worker_id,
                 attempt=attempt,
                 lease_token=lease_token,
-                result=result,
+                result=MISSING if dropped else result,
                 stopped=stopped,
             )
         if (

@@ -20,13 +20,13 @@ from ojs.domain.access import Reaches, everything
 from ojs.domain.errors import (
     BackendContended,
     BackendError,
+    CapacityExceeded,
     Duplicate,
     KeyTaken,
     MiddlewareError,
     MiddlewareRefusal,
     NotFound,
     OjsError,
-    QueueFull,
 )
 from ojs.domain.job.envelope import JobRequest
 from ojs.domain.job.idempotency import HEADER, IdempotencyKey
@@ -214,7 +214,7 @@ class IdempotentPush:
         try:
             pushed = self._enqueue.store(push, wait_ms)
         except OjsError as error:
-            if isinstance(error, Duplicate | QueueFull) and self._stored(push, record):
+            if isinstance(error, Duplicate | CapacityExceeded) and self._stored(push, record):
                 # A concurrent attempt stored the jobs first, and might have used the last space.
                 # The next attempt finds its jobs.
                 raise LostRace([]) from None

@@ -8,6 +8,7 @@ from typing import Any
 
 from ojs.clock import Clock
 from ojs.domain import jsontext, times
+from ojs.domain.access import Reaches
 from ojs.domain.errors import InvalidRequest, NotFound, PayloadTooLarge
 from ojs.domain.ids import IdSource
 from ojs.domain.job import lifecycle
@@ -18,7 +19,7 @@ from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges, JobEnded, ends_nothing
 from ojs.store.jobs import records as store
-from ojs.store.table.errors import LostRace
+from ojs.store.table.errors import LostRace, ignore_unreadable
 from ojs.store.table.races import retry_on_race, won_or
 
 MAX_PROGRESS_BYTES = 4_096
@@ -83,6 +84,23 @@ class JobManagement:
             raise NotFound("job", job_id)
         return current
 
+    def list_final(self, job_ids: Sequence[str], reaches: Reaches, *, most: int) -> dict[str, Job]:
+        """Return the final jobs among these by ID, with their results (`JobReader.with_results`).
+
+        Jobs in queues that the caller can't use, and jobs whose result has expired, are skipped.
+        """
+        now_ms = self._clock.now_ms()
+        found = self._jobs.read_records(job_ids, ignore_unreadable).values()
+        ended = [
+            job
+            for job in found
+            if job.state.terminal
+            and reaches(job.queue)
+            and not job.gone(now_ms)
+            and not job.has_expired_result(now_ms)
+        ]
+        return {job.id: job for job in self._jobs.with_results(ended, most)}
+
     def queue_of(self, job_id: str) -> str:
         """Return the name of a job's queue. Raises NotFound."""
         record = self._jobs.read_record(job_id)
@@ -90,13 +108,13 @@ class JobManagement:
             raise NotFound("job", job_id)
         return record.queue
 
-    def queues_of(self, job_ids: Sequence[str]) -> set[str]:
+    def queues_of(self, job_ids: Sequence[str]) -> dict[str, str]:
         """Return the queues of these jobs by job ID. Jobs that don't exist are skipped."""
-        return {record.queue for record in self._jobs.read_records(job_ids).values()}
+        return {job_id: record.queue for job_id, record in self._jobs.read_records(job_ids).items()}
 
-    def state(self, job_id: str) -> State:
-        """Return only the state, after due time transitions. Raises NotFound."""
-        return self._current(self._jobs.read_record, job_id).state
+    def record(self, job_id: str) -> Job:
+        """Return only the job record, after due time transitions. Raises NotFound."""
+        return self._current(self._jobs.read_record, job_id)
 
     def cancel(self, job_id: str) -> Job:
         """Cancel a job that is not in a final state.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ojs.clock import Clock
-from ojs.domain.errors import QueueNotFound, TooManyQueues
+from ojs.domain.errors import QueueNotFound, TenantSuspended, TooManyQueues
 from ojs.domain.queue.queue import Queue
 from ojs.records import record
 from ojs.store.queues.queues import QueueStore
@@ -67,6 +67,7 @@ class NewQueues:
         Raises:
             QueueNotFound: The server is in strict mode.
             TooManyQueues: The server would exceed the maximum number of queues.
+            TenantSuspended, TenantLimitExceeded: The tenant rejects the queue.
             BackendUnavailable: DynamoDB rejected a request. Some queues might be created.
         """
         if not names:
@@ -75,6 +76,10 @@ class NewQueues:
         first = min(names)
         if self._strict:
             raise QueueNotFound(first)
+        tenants = (self._queues.with_tenant(Queue(name)).tenant for name in names)
+        for tenant in tenants:
+            if tenant is not None and tenant.suspended:
+                raise TenantSuspended(tenant.id)
         if self._most:
             self._take(len(names), first, now_ms)
         return {name: self._queues.ensure(name, now_ms=now_ms) for name in sorted(names)}

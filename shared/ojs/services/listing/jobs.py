@@ -40,6 +40,7 @@ from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.page import Page
 from ojs.domain.queue.order import QueueOrders
 from ojs.domain.stats import DAY_MS, Activity, StateCounts
+from ojs.domain.tenants import get_tenant
 from ojs.records import record
 from ojs.services.for_each import THREADS, ForEach
 from ojs.services.listing.dead_letters import POSITION, still_listed
@@ -527,7 +528,6 @@ class JobsPage(Page[Job]):
             offloaded.
     """
 
-    total: int | None = None
     unsearched: int = 0
 
 
@@ -1110,7 +1110,10 @@ class JobListing:
         The registry has the numbers of idle queues. For a page, those of other queues come from
         their counters, or from the last sweep if the counters take too many read units.
         """
-        every = self._registry.all() if look.queues <= QUEUES_A_CALL or not look.wide else []
+        tenant = look.wanted.values.get("tenant")
+        every = []
+        if look.queues <= QUEUES_A_CALL or not look.wide or tenant is not None:
+            every = self._registry.all(tenant)
         look.calls -= ceil((len(every) + 1) / QUEUES_A_CALL)
         look.units -= ceil(len(every) / _QUEUES_A_UNIT)
         look.levels = {each.name: each.rest.levels for each in every if each.rest is not None}
@@ -1125,6 +1128,12 @@ class JobListing:
                 look.swept = True
                 nothing = dict.fromkeys(look.busy, StateCounts())
                 look.levels = {**nothing, **look.levels, **orders.levels()}
+                if tenant is not None:
+                    look.levels = {
+                        name: each
+                        for name, each in look.levels.items()
+                        if get_tenant(name) == tenant
+                    }
             else:
                 self._count(look)
         look.choose()

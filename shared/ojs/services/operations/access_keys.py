@@ -58,6 +58,8 @@ class AccessKeys:
         *,
         queues: Sequence[str] | None = None,
         expires_ms: int | None = None,
+        tenant: str | None = None,
+        max_requests_per_s: int | None = None,
     ) -> tuple[AccessKey, Credential]:
         """Create a key and its credential. The credential is not stored.
 
@@ -70,6 +72,9 @@ class AccessKeys:
             queues: Queue scope of the key. None: all queues.
             expires_ms: Expiry in milliseconds since the epoch. Default: the expiry of the
                 creator's key.
+            tenant: Tenant of the key. Default: none.
+            max_requests_per_s: Maximum rate of requests. A key with a limit can't create one with
+                a higher limit. Default: the limit of the creator's key.
 
         Returns:
             The key, and the credential for its holder.
@@ -86,7 +91,8 @@ class AccessKeys:
         mac = self._keys.mac() or self._keys.made_mac(self._random_bytes, until_ms)
         for _ in range(_TRIES):
             credential = mac.sign(Credential.make(self._random_bytes))
-            key = self._new(maker, credential.id, name, scopes, queues, expires_ms)
+            key = self._new(maker, credential.id, name, scopes, queues, expires_ms, tenant)
+            key = replace(key, max_requests_per_s=_rate(maker, max_requests_per_s))
             # Either 64 random bits collided, and the existing key must not change. Or the
             # creator's key is being revoked, which the next attempt detects.
             if self._keys.add(key, credential):
@@ -102,6 +108,8 @@ class AccessKeys:
         *,
         queues: Sequence[str] | None = None,
         expires_ms: int | None = None,
+        tenant: str | None = None,
+        max_requests_per_s: int | None = None,
     ) -> AccessKey:
         """Create a record that gives an IAM role a name, scopes, and queues.
 
@@ -112,6 +120,8 @@ class AccessKeys:
             scopes: Scopes of the role.
             queues: Queue scope of the role. None: all queues.
             expires_ms: See `create`.
+            tenant: Tenant of the role. Default: none.
+            max_requests_per_s: See `create`.
 
         Returns:
             The record.
@@ -122,7 +132,7 @@ class AccessKeys:
         """
         for _ in range(_TRIES):
             key_id = Credential.make(self._random_bytes).id
-            key = self._new(maker, key_id, name, scopes, queues, expires_ms)
+            key = self._new(maker, key_id, name, scopes, queues, expires_ms, tenant)
             before = self._keys.id_of_role(role)
             there = None if before is None else self._keys.get(before)
             if there is not None and there.state(key.created_ms) == "active":
@@ -131,7 +141,7 @@ class AccessKeys:
                     current_state="active",
                     details={"field": "role", "id": there.id},
                 )
-            key = replace(key, role=role)
+            key = replace(key, role=role, max_requests_per_s=_rate(maker, max_requests_per_s))
             if self._keys.add_role(key, role, instead_of=before):
                 return key
         raise BackendUnavailable("The role was not stored, because of concurrent requests.")
@@ -144,6 +154,7 @@ class AccessKeys:
         scopes: Iterable[str],
         queues: Sequence[str] | None,
         expires_ms: int | None,
+        tenant: str | None,
     ) -> AccessKey:
         """Return the key to create, if the creator has the permissions."""
         now_ms = self._clock.now_ms()
@@ -161,6 +172,7 @@ class AccessKeys:
             queues=None if queues is None else tuple(dict.fromkeys(queues)),
             expires_ms=_end(expires_ms, made_with),
             made_by=maker.name,
+            tenant=tenant,
             ancestors=() if made_with is None else (*made_with.ancestors, made_with.id),
         )
 
@@ -290,3 +302,12 @@ def _end(expires_ms: int | None, maker: AccessKey | None) -> int | None:
             "expires_at", f"must not be later than {end}, when your own key expires"
         )
     return maker.expires_ms if expires_ms is None else expires_ms
+
+
+def _rate(maker: Principal, wanted: int | None) -> int | None:
+    """Return the limit of a new key. Raises InvalidRequest if it is above that of its creator."""
+    most = maker.max_requests_per_s
+    if most is not None and (wanted or 0) > most:
+        rule = f"must be at most {most}, the limit of the key that creates it"
+        raise InvalidRequest("max_requests_per_s", rule, value=wanted)
+    return wanted or most

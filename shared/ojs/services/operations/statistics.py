@@ -36,6 +36,7 @@ from ojs.domain.stats import (
     Totals,
     rates,
 )
+from ojs.domain.tenants import get_tenant
 from ojs.store.derived import statistics as store
 from ojs.store.derived.pool_health import PoolHealthStore
 from ojs.store.derived.statistics import Counters, ReadyLine
@@ -152,7 +153,14 @@ class Statistics:
         items = store.DAY_ITEMS if days else store.SUMMARY_ITEMS
         return self._stats.fitting(_LIST_UNITS, items)
 
-    def list(self, *, limit: int, skip: int = 0, cursor: str | None = None) -> Page[QueueSummary]:
+    def list(
+        self,
+        *,
+        limit: int,
+        skip: int = 0,
+        cursor: str | None = None,
+        tenant: str | None = None,
+    ) -> Page[QueueSummary]:
         """Return a page of queues, ordered by name, with their projected counts and rates.
 
         The age of the oldest available job is that of the last sweep. Makes one call, and one or
@@ -162,6 +170,7 @@ class Statistics:
             limit: Maximum number of queues.
             skip: Number of queues to skip.
             cursor: Cursor of the previous page.
+            tenant: Only queues of this tenant. Default: all queues.
 
         Returns:
             The page.
@@ -169,11 +178,17 @@ class Statistics:
         Raises:
             InvalidRequest: The cursor is invalid.
         """
-        names, following = self._names(limit, skip, cursor)
+        names, following = self._names(limit, skip, cursor, tenant)
         return Page(self._stats.summaries(names, now_ms=self._clock.now_ms()), following)
 
     def list_by(
-        self, order: QueueOrder, *, limit: int, skip: int = 0, cursor: str | None = None
+        self,
+        order: QueueOrder,
+        *,
+        limit: int,
+        skip: int = 0,
+        cursor: str | None = None,
+        tenant: str | None = None,
     ) -> tuple[Page[QueueSummary], int]:
         """Return a page of queues, ordered by a count as of the last sweep.
 
@@ -185,6 +200,7 @@ class Statistics:
             limit: Maximum number of queues.
             skip: Number of queues to skip.
             cursor: Cursor of the previous page.
+            tenant: Only queues of this tenant. Default: all queues.
 
         Returns:
             The page, and the total number of queues with such a count.
@@ -193,6 +209,8 @@ class Statistics:
             InvalidRequest: The cursor is invalid.
         """
         found = self._stats.orders().by(order)
+        if tenant is not None:
+            found = [each for each in found if get_tenant(each[1]) == tenant]
         after: tuple[int, str] | None = None
         if cursor is not None:
             with naming_field("cursor", cursor, BAD_CURSOR):
@@ -205,16 +223,20 @@ class Statistics:
         there = [each for each in summaries if each.queue is not None]
         return Page(there, following), len(found)
 
-    def days(self, *, limit: int, cursor: str | None = None) -> Page[QueueDay]:
-        """Return a page of queues, ordered by name, with their projected activity of today.
+    def days(
+        self, *, limit: int, cursor: str | None = None, tenant: str | None = None
+    ) -> Page[QueueDay]:
+        """Return a page of queues (of a tenant), by name, with their projected activity of today.
 
         Makes one call, and one for up to `most_listed` days. Raises InvalidRequest for an invalid
         cursor.
         """
-        names, following = self._names(limit, 0, cursor)
+        names, following = self._names(limit, 0, cursor, tenant)
         return Page(self._stats.days(names, now_ms=self._clock.now_ms()), following)
 
-    def _names(self, limit: int, skip: int, cursor: str | None) -> tuple[Sequence[str], str | None]:
+    def _names(
+        self, limit: int, skip: int, cursor: str | None, tenant: str | None
+    ) -> tuple[Sequence[str], str | None]:
         """Return the names of a page of queues, and the cursor of the next page."""
         if cursor is not None:
             with naming_field("cursor", cursor, BAD_CURSOR):
@@ -222,13 +244,21 @@ class Statistics:
         # Names are small, so skipped names are read as well, and one more to detect whether there
         # is a next page.
         end = skip + limit
-        names, _ = self._queues.names(limit=end + 1, after=cursor)
+        names, _ = self._queues.names(limit=end + 1, after=cursor, tenant=tenant)
         return names[skip:end], names[end - 1] if len(names) > end else None
 
-    def totals(self) -> Totals:
-        """Return the totals of all queues, as stored by the last metrics sweep. Makes one call."""
+    def totals(self, tenant: str | None = None) -> Totals:
+        """Return the totals of all queues, as stored by the last metrics sweep. Makes one call.
+
+        With a tenant, add the current counts of its queues. Makes one call for 1,000 names, and one
+        for each page of counts. Workers are not counted by tenant.
+        """
         totals, _ = self._stats.totals()
-        return totals
+        if tenant is None:
+            return totals
+        names = self._queues.all_names(tenant)
+        levels, _, _ = self._stats.levels(names)
+        return Totals(totals.at_ms, len(names), sum(levels.values(), StateCounts()))
 
     def history(
         self, period: Period, *, since_ms: int, until_ms: int, queue: str | None = None

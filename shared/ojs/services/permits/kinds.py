@@ -1,7 +1,7 @@
 """The kinds of permits that active jobs have, and the permits that one fetch has acquired.
 
 `KINDS` has one row for each concurrency limit: of the job's queue, its worker pool, its worker in
-this pool, its rate limit key, and its push delivery. To add a limit, add a row.
+this pool, its rate limit key, its push delivery, and its tenant. To add a limit, add a row.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from ojs.domain.job.permits import (
     KEY_PERMIT,
     POOL_PERMIT,
     QUEUE_PERMIT,
+    TENANT_PERMIT,
     WORKER_PERMIT,
 )
 from ojs.domain.pool.pool import Pool, pool_semaphore, worker_semaphore
 from ojs.domain.rate_limit.limiter import RATE, LimitDecision, LimiterState, limiter_name
+from ojs.domain.tenants import get_tenant
 from ojs.records import record
 from ojs.store.permits.key_limits import KEPT_S, StartGrant
 from ojs.store.table import keys
@@ -174,6 +176,14 @@ class FetchPermits:
             self.uses[at] = KINDS[kind].use(self, queue)
         return self.uses[at]
 
+    def list_uses(self, queue: Queue) -> list[SemaphoreUse]:
+        """Return the uses of the limits that apply to the jobs of a queue: its own, its tenant's.
+
+        Their order is that of the acquisition.
+        """
+        kinds = (QUEUE_PERMIT, TENANT_PERMIT)
+        return [use for kind in kinds if (use := self.use(kind, queue)) is not None]
+
     @property
     def held_back(self) -> list[Queue]:
         """The queues whose rate limit has rejected a start."""
@@ -254,6 +264,14 @@ def _of_delivery(fetch: FetchPermits, _queue: Queue | None) -> SemaphoreUse | No
     )
 
 
+def _of_tenant(fetch: FetchPermits, queue: Queue | None) -> SemaphoreUse | None:
+    tenant = None if queue is None else queue.tenant
+    if tenant is None or tenant.max_concurrency is None:
+        return None
+    name, limit = keys.tenant_name(tenant.id), tenant.max_concurrency
+    return SemaphoreUse(TENANT_PERMIT, name, limit, tenant.version, fetch.run)
+
+
 def _by_position(_fetch: FetchPermits, _queue: Queue | None) -> None:
     """Return None, because each job has its own limit (`ojs.services.permits.key_permits`)."""
 
@@ -270,6 +288,11 @@ def _name_of_key(job: Job) -> str | None:
     return keys.limiter(limiter_name(job.limit.key_in(job.queue)))
 
 
+def _name_of_tenant(job: Job) -> str | None:
+    tenant = get_tenant(job.queue)
+    return tenant and keys.tenant_name(tenant)
+
+
 def _name_of_delivery(job: Job) -> str | None:
     name = delivery_of(job.worker_id)
     return name and delivery_semaphore(name)
@@ -282,6 +305,7 @@ KINDS = {
     WORKER_PERMIT: Kind(_name_of_worker, _of_worker, WORKER_KEPT_S),
     DELIVERY_PERMIT: Kind(_name_of_delivery, _of_delivery, WORKER_KEPT_S),
     KEY_PERMIT: Kind(_name_of_key, _by_position, KEPT_S),
+    TENANT_PERMIT: Kind(_name_of_tenant, _of_tenant),
 }
 
 

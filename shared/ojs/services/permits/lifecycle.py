@@ -1,8 +1,8 @@
 """Permits of jobs: acquired for a fetch, used by the jobs it claims, released when the jobs stop.
 
-Three kinds of limits apply to running jobs: the limits of the job's queue, of its rate limit key,
-and of its receiver. The receiver is a worker pool, a worker, or a delivery. A job in a bounded
-queue also reserves space there, from its creation until it reaches a final state
+Four kinds of limits apply to running jobs: the limits of the job's queue, of its tenant, of its
+rate limit key, and of its receiver. The receiver is a worker pool, a worker, or a delivery. A job
+in a bounded queue also reserves space there, from its creation until it reaches a final state
 (`ojs.services.permits.backpressure`).
 
 The write that starts the run stores each permit in the job record. The permit is released once,
@@ -30,6 +30,7 @@ from ojs.domain.job.permits import (
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
 from ojs.domain.rate_limit.limiter import CONCURRENCY, RATE, LimitDecision
+from ojs.domain.tenants import get_tenant
 from ojs.records import record
 from ojs.services.permits.key_permits import KeyPermits
 from ojs.services.permits.kinds import (
@@ -72,7 +73,7 @@ class Acquired:
     def uses(self) -> dict[str, SemaphoreUse]:
         """The semaphores that the candidate has a permit of, by kind."""
         of_key = None if self.grant is None else self.grant.semaphore
-        others = (self.fetch.use(QUEUE_PERMIT, self.queue), of_key)
+        others = (*self.fetch.list_uses(self.queue), of_key)
         return self.fetch.held | {use.kind: use for use in others if use is not None}
 
     @property
@@ -239,39 +240,52 @@ class Permits:
 
         Each fetch requests the permits of a queue once, for up to `wanted` jobs.
         """
-        if not queue.limits_concurrency and queue.config.rate_limit is None:
+        uses = fetch.list_uses(queue)
+        if not uses and queue.config.rate_limit is None:
             return True
         grant = fetch.queues.setdefault(queue.name, QueueGrant(queue))
-        use = fetch.use(QUEUE_PERMIT, queue)
         if grant.used == grant.granted:
             if grant.closed:
                 return False
-            granted = self._grant(grant, use, job_ids[:wanted])
+            granted = self._grant(grant, uses, job_ids[:wanted])
             grant.granted += granted
             grant.closed = granted < min(wanted, len(job_ids))
             grant.waiting = max(0, len(job_ids) - granted)
         if grant.used == grant.granted:
             return False
-        if use is None or self._semaphores.ensure(use, job_ids[0]):
+        if all(self._semaphores.ensure(use, job_ids[0]) for use in uses):
             return True
         # Another fetch reclaimed the permit because this fetch was slow, and no other permit is
         # free.
         grant.granted, grant.closed = grant.used, True
         return False
 
-    def _grant(self, grant: QueueGrant, use: SemaphoreUse | None, job_ids: Sequence[str]) -> int:
+    def _grant(
+        self, grant: QueueGrant, uses: Sequence[SemaphoreUse], job_ids: Sequence[str]
+    ) -> int:
         permits, blocked = len(job_ids), job_ids[0]
-        if use is not None:
-            of_use = self._semaphores.acquire(use, job_ids)
+        for at, use in enumerate(uses):
+            if permits == 0:
+                break
+            of_use = self._semaphores.acquire(use, job_ids[:permits])
+            if use.kind == QUEUE_PERMIT:
+                short = of_use.count < len(job_ids)
+                grant.grants[CONCURRENCY] = of_use, blocked if short else None
+            for before in uses[:at]:
+                self._release_beyond(before, of_use.count)
             permits = of_use.count
-            grant.grants[CONCURRENCY] = of_use, blocked if permits < len(job_ids) else None
         if permits == 0 or (of_rate := self._count_starts(grant.queue, permits)) is None:
             return permits
         starts = of_rate.count
         grant.grants[RATE] = of_rate, blocked if starts < permits else None
-        if starts < permits and use is not None:
-            self._semaphores.release_unused(use, most=permits - starts)
+        for use in uses:
+            self._release_beyond(use, starts)
         return starts
+
+    def _release_beyond(self, use: SemaphoreUse, count: int) -> None:
+        """Release the unused permits above `count`."""
+        if (most := len(use.unused) - count) > 0:
+            self._semaphores.release_unused(use, most=most)
 
     def _count_starts(self, queue: Queue, count: int) -> PermitGrant | None:
         """Count starts of a queue's jobs, or undo them.
@@ -359,7 +373,8 @@ class Permits:
     def _reacquire(self, job: Job, now_ms: int) -> RunPermits | None:
         """Acquire the permits of all limits of a job again. Return None if any limit is reached."""
         pool = self._pools.get(job.pool) if job.pool is not None else None
-        fetch, queue = FetchPermits(self.new_run, pool), self._queues.get(job.queue)
+        read = self._queues.get if get_tenant(job.queue) is None else self._queues.current
+        fetch, queue = FetchPermits(self.new_run, pool), read(job.queue)
         uses = [use for kind in KINDS if (use := self._to_resume(kind, fetch, queue, job, now_ms))]
         for use in uses:
             if not self._semaphores.acquire(use, [job.id]).count:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ojs.bounded import BoundedMap
 from ojs.clock import Clock
@@ -22,6 +23,12 @@ from ojs.records import record
 from ojs.store.jobs.records import JobStore
 from ojs.store.permits.key_limits import KeyLimits
 from ojs.store.table.keys import Position
+from ojs.store.table.races import retry_on_race
+
+if TYPE_CHECKING:
+    from ojs.domain.edits import Edit
+
+_BUSY = "Concurrent requests changed this rate limit."
 
 # Time between two registrations of a key by one container, per kind of limit.
 _REGISTER_EVERY_MS = 86_400_000
@@ -48,6 +55,15 @@ class RateLimitStatus:
     def bounds(self) -> LimitBounds:
         """The limits that apply: those of the most recently created job, with the override."""
         return self.limiter.in_force(self.limiter.bounds, self.now_ms)
+
+    @property
+    def configuration(self) -> Mapping[str, Any] | None:
+        """The override as a request sets it, `{}` without one. None if the key isn't registered."""
+        if self.limiter.key is None:
+            return None
+        override = self.limiter.override
+        holds = override is not None and override.holds(self.now_ms)
+        return override.configuration if override is not None and holds else {}
 
 
 class RateLimits:
@@ -114,15 +130,36 @@ class RateLimits:
         shown = [RateLimitStatus(key, limiters[limiter_name(key)], now_ms) for key in names]
         return Page(shown, following)
 
-    def override(self, key: str, override: Override) -> RateLimitStatus:
-        """Override the bounds of a key's jobs. Replaces an earlier override."""
-        self._store.override(key, override, now_ms=self._clock.now_ms())
+    def override(self, key: str, override: Override, edit: Edit | None = None) -> RateLimitStatus:
+        """Override the bounds of a key's jobs. Replaces an earlier override.
+
+        Raises PreconditionFailed for the precondition of `edit`.
+        """
+
+        def make_attempt() -> None:
+            now_ms = self._clock.now_ms()
+            before = self._changed(key)
+            if edit is not None:
+                edit.change("rate limit", key, before.configuration, override.configuration)
+            seen = before.limiter.override
+            self._store.override(key, override, seen=seen, now_ms=now_ms)
+
+        retry_on_race(make_attempt, busy=_BUSY)
         return self._changed(key)
 
-    def lift(self, key: str) -> RateLimitStatus:
-        """Remove the override and the pause of a key. Raises NotFound."""
-        if not self._store.lift(key):
-            raise NotFound("rate_limit", key)
+    def lift(self, key: str, edit: Edit | None = None) -> RateLimitStatus:
+        """Remove the override and the pause of a key. Raises NotFound, PreconditionFailed."""
+
+        def make_attempt() -> None:
+            before = self._changed(key)
+            if before.configuration is None:
+                raise NotFound("rate_limit", key)
+            if edit is not None:
+                edit.change("rate limit", key, before.configuration, {})
+            if not self._store.lift(key, seen=before.limiter.override):
+                raise NotFound("rate_limit", key)
+
+        retry_on_race(make_attempt, busy=_BUSY)
         return self._changed(key)
 
     def _changed(self, key: str) -> RateLimitStatus:

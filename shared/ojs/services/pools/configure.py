@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ojs.clock import Clock
 from ojs.domain.errors import BAD_CURSOR, Conflict, NotFound, QueueNotFound, naming_field
@@ -18,6 +19,9 @@ from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues import pools as store
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.races import retry_on_race
+
+if TYPE_CHECKING:
+    from ojs.domain.edits import Edit
 
 _BUSY = "Concurrent requests changed this pool or its queues."
 
@@ -58,7 +62,7 @@ class PoolConfiguration:
         self._clock = clock
         self._strict = strict_queues
 
-    def put(self, name: str, body: object) -> tuple[Pool, bool]:
+    def put(self, name: str, body: object, edit: Edit | None = None) -> tuple[Pool, bool]:
         """Create or replace a pool. Return it, and whether it is new. Missing queues are created.
 
         A fetch in progress uses the previous pool. A concurrency limit applies when this returns,
@@ -67,17 +71,21 @@ class PoolConfiguration:
 
         Raises InvalidRequest, and Conflict if a queue is isolated by another pool. Raises
         QueueNotFound if queues must be created explicitly. Raises BackendUnavailable if too many
-        jobs run for one request, and the request must be repeated.
+        jobs run for one request, and the request must be repeated. Raises PreconditionFailed for
+        the precondition of `edit`.
         """
         wanted = domain.parse(name, body)
-        stored, new = retry_on_race(lambda: self._put(wanted), busy=_BUSY)
+        stored, new = retry_on_race(lambda: self._put(wanted, edit), busy=_BUSY)
         for queue in stored.queues:
             self._opened(queue)
         return stored, new
 
-    def _put(self, wanted: Pool) -> tuple[Pool, bool]:
+    def _put(self, wanted: Pool, edit: Edit | None) -> tuple[Pool, bool]:
         now_ms = self._clock.now_ms()
         before = self._pools.get(wanted.name)
+        if edit is not None:
+            seen = None if before is None else before.configuration
+            edit.change("pool", wanted.name, seen, wanted.configuration)
         queues = self._read(wanted, before, now_ms)
         _check(wanted, queues)
         requested = replace(wanted, configured_ms=now_ms)
@@ -90,6 +98,8 @@ class PoolConfiguration:
             # the request.
             uncapped = replace(requested, concurrency=None, limiting=True)
             before = self._pools.save(None, uncapped, list(queues.values()))
+            if edit is not None:
+                edit.note_state(before.configuration)
             queues = self._read(wanted, before, now_ms)
         begins = before is not None and limit is not None and before.concurrency is None
         # Running jobs of the pool's previous queues count too.
@@ -150,10 +160,10 @@ class PoolConfiguration:
         names, following = self._pools.names(limit=limit, after=cursor)
         return Page(self._pools.get_many(names), following)
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, edit: Edit | None = None) -> None:
         """Delete a pool's configuration. Its workers continue as in a pool without configuration.
 
-        Raises NotFound, BackendUnavailable.
+        Raises NotFound, BackendUnavailable, PreconditionFailed.
         """
         tried = False
 
@@ -165,6 +175,8 @@ class PoolConfiguration:
                 return
             pool = pool or self.get(name)
             tried = True
+            if edit is not None:
+                edit.change("pool", name, pool.configuration, None)
             found, _ = self._queues.get_many(pool.queues)
             self._pools.remove(pool, list(found.values()))
 

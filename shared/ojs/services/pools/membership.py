@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from ojs.bounded import BoundedMap
 from ojs.clock import Clock
 from ojs.domain.access import ANYBODY, Principal
-from ojs.domain.errors import InvalidRequest
+from ojs.domain.errors import InvalidRequest, TenantSuspended
 from ojs.domain.pool.pool import DEFAULT_POOL, Pool
 from ojs.domain.pool.worker import Worker
 from ojs.domain.queue.queue import Queue
@@ -100,16 +100,17 @@ class Membership:
         Raises:
             Conflict: The worker belongs to another pool.
             InvalidRequest: `names` is None, and the pool is not configured.
+            TenantSuspended: The tenants of all queues are suspended.
         """
         worker_key = worker_store.key_of(worker_id, caller) if worker_id else None
         guess = declared or (self._pool_of.get(worker_key) if worker_key else None)
         known = self._queues_of.get(guess, ()) if guess else ()
         wanted = list(dict.fromkeys(known if names is None else names))
         own = [] if worker_key is None else [worker_key]
-        if worker_id and caller.bound:
+        if worker_id and caller.bound_by_key:
             own.append(worker_store.key_of(worker_id))
         others = [*own, *(_of_pool(guess) if guess else [])]
-        unread, asked_ms = self._maintenance.unread(), self._clock.now_ms()
+        unread, asked_ms = self._maintenance.list_unread(), self._clock.now_ms()
         errors: dict[str, UnreadableItem] = {}
         found, items = self._queues.current_many(
             wanted, [*others, *unread], unreadable=errors.setdefault
@@ -117,7 +118,7 @@ class Membership:
         if unread:
             self._maintenance.note(items, asked_ms=asked_ms)
         record = items.get(worker_key) if worker_key else None
-        if record is None and worker_id and caller.bound:
+        if record is None and worker_id and caller.bound_by_key:
             record = worker_store.of_before(items, worker_id)
         worker = worker_store.from_item(record) if record is not None else None
         name: str | None = self._belongs(worker_id, worker, declared, caller)
@@ -145,7 +146,8 @@ class Membership:
         mine = [
             each for each in allowed if each not in found or found[each].isolated_by in isolated
         ]
-        open_queues = [found[each] for each in mine if each in found and found[each].hands_out]
+        there = _of_active_tenants([found[each] for each in mine if each in found])
+        open_queues = [queue for queue in there if queue.hands_out]
         return FetchContext(
             open_queues,
             worker,
@@ -174,6 +176,14 @@ class Membership:
             self._queues_of.put(pool.name, pool.queues)
         elif name is not None:
             self._queues_of.forget(name)
+
+
+def _of_active_tenants(queues: Sequence[Queue]) -> Sequence[Queue]:
+    """Return the queues whose tenant is not suspended. Raises TenantSuspended if all are."""
+    kept = [queue for queue in queues if queue.tenant is None or not queue.tenant.suspended]
+    if not kept and (tenant := next((queue.tenant for queue in queues), None)) is not None:
+        raise TenantSuspended(tenant.id)
+    return kept
 
 
 def _of_pool(name: str) -> list[_Key]:

@@ -9,16 +9,19 @@ from ojs.clock import Clock
 from ojs.domain.errors import Conflict, NotFound, QueueNotFound, naming_field
 from ojs.domain.job import envelope
 from ojs.domain.queue import config as queue_config
-from ojs.domain.queue.config import Layers
+from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layers
 from ojs.domain.queue.queue import Queue, QueueState
 from ojs.domain.rate_limit.window import RateWindow
+from ojs.domain.tenants import qualified
 from ojs.records import record
 from ojs.store.permits.rate_window import RateWindowStore
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues import queues as store
+from ojs.store.table.errors import LostRace
 from ojs.store.table.races import losing_as, retry_on_race
 
 if TYPE_CHECKING:
+    from ojs.domain.edits import Edit
     from ojs.services.permits.repair import PermitRepair
     from ojs.services.queues.fairness_backfill import FairnessBackfill
 
@@ -116,7 +119,7 @@ class QueueConfiguration:
             raise NotFound("queue", name)
         return queue
 
-    def configure(self, name: str, config: object) -> Queue:
+    def configure(self, name: str, config: object, edit: Edit | None = None) -> Queue:
         """Change the fields that `config` contains. Creates the queue if it does not exist.
 
         Existing jobs keep the settings that they were enqueued with (ojs-queue-config, section
@@ -124,7 +127,7 @@ class QueueConfiguration:
         limit. If the queue becomes fair, available jobs are reordered by tenant.
 
         Raises InvalidRequest, and BackendUnavailable if too many jobs run and the request must be
-        repeated.
+        repeated. Raises PreconditionFailed for the precondition of `edit`.
         """
         _check_name(name)
         changes = queue_config.parse(config)
@@ -133,8 +136,11 @@ class QueueConfiguration:
         def change() -> Queue:
             now_ms = self._clock.now_ms()
             there = self._queues.get(name)
-            queue = there or self._queues.create_or_find(name, now_ms=now_ms, explicit=True)[0]
-            own = queue_config.merge(queue.layers.own, changes)
+            seen = {} if there is None else there.layers.own
+            own = queue_config.merge(seen, changes)
+            if edit is not None:
+                edit.change("queue", name, None if there is None else seen, own)
+            queue = there or self._created(name, now_ms, edit)
             queue_config.check(queue.layers, own)
             after = Layers(own, queue.layers.inherited).in_force()
             bounds = after.bounded and not queue.config.bounded
@@ -173,6 +179,15 @@ class QueueConfiguration:
         self._opened(name)
         return configured
 
+    def _created(self, name: str, now_ms: int, edit: Edit | None) -> Queue:
+        """Create a queue to configure. Raises LostRace if it exists by now."""
+        queue, created = self._queues.create_or_find(name, now_ms=now_ms, explicit=True)
+        if not created:
+            raise LostRace([])
+        if edit is not None:
+            edit.note_state(queue.layers.own)
+        return queue
+
     def usage(self, queue: Queue) -> QueueUsage:
         """Return the usage of the queue's own limits."""
         now_ms = self._clock.now_ms()
@@ -180,19 +195,27 @@ class QueueConfiguration:
         window = starts.window(queue.config.rate_period_ms or 1, now_ms)
         return QueueUsage(queue, permits, window, now_ms)
 
-    def policy(self) -> Layers:
-        """Return the policy for new queues (`_default`). Empty if none is set."""
-        return self._queues.policy()
+    def policy(self, tenant: str | None = None) -> Layers:
+        """Return the policy for new queues (`_default`), or a tenant's. Empty if none is set."""
+        return self._queues.policy(tenant)
 
-    def set_policy(self, config: object) -> Layers:
-        """Change the policy for queues that are created later. Raises InvalidRequest."""
+    def set_policy(
+        self, config: object, edit: Edit | None = None, tenant: str | None = None
+    ) -> Layers:
+        """Change the policy for queues that are created later.
+
+        Raises InvalidRequest, and PreconditionFailed for the precondition of `edit`.
+        """
         changes = queue_config.parse(config, policy=True)
 
         def change() -> Layers:
-            seen = self._queues.policy().own
+            seen = self._queues.policy(tenant).own
             own = queue_config.merge(seen, changes)
             queue_config.whole(Layers(own))
-            return self._queues.set_policy(seen, own, now_ms=self._clock.now_ms())
+            if edit is not None:
+                edit.change("queue policy", qualified(tenant, DEFAULT_QUEUE_POLICY), seen, own)
+            now_ms = self._clock.now_ms()
+            return self._queues.set_policy(seen, own, now_ms=now_ms, tenant=tenant)
 
         return until_won(change)
 
@@ -207,7 +230,9 @@ class QueueConfiguration:
         """Dispatch jobs again. See `set_state`."""
         return self.set_state(name, QueueState.ACTIVE)[0]
 
-    def set_state(self, name: str, state: QueueState) -> tuple[Queue, bool]:
+    def set_state(
+        self, name: str, state: QueueState, edit: Edit | None = None
+    ) -> tuple[Queue, bool]:
         """Pause or resume a queue. Return it, and whether it is new.
 
         A missing queue is created, so that it can be paused before its first job. Raises
@@ -217,7 +242,11 @@ class QueueConfiguration:
         _check_name(name)
         now_ms = self._clock.now_ms()
         created = False
-        if self._queues.get(name) is None:
+        there = self._queues.get(name)
+        if edit is not None:
+            seen = None if there is None else {"state": there.state}
+            edit.change("queue state", name, seen, {"state": state})
+        if there is None:
             if self._strict:
                 raise QueueNotFound(name)
             _, created = self._queues.create_or_find(name, now_ms=now_ms, explicit=True)

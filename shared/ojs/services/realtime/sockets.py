@@ -76,6 +76,8 @@ class Sockets:
         until_ms = self._clock.now_ms() + CONNECTION_MS
         if principal.until_ms is not None:
             until_ms = min(until_ms, principal.until_ms)
+        if principal.tenant is not None:
+            principal = principal.with_tenant(principal.tenant)
         self._connections.add(Connection(connection, principal, until_ms))
 
     def remove_connection(self, connection: str) -> None:

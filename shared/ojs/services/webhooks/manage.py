@@ -6,7 +6,7 @@ import base64
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ojs.clock import Clock
 from ojs.domain import times
@@ -31,6 +31,9 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race
 from ojs.store.webhooks import webhooks as store
 from ojs.store.webhooks.webhooks import HookSuccesses, WebhookDirectory, WebhookStore
+
+if TYPE_CHECKING:
+    from ojs.domain.edits import Edit
 
 # The class below has a method with the name `list`.
 _Seen = list["SubscriptionStatus"]
@@ -124,19 +127,24 @@ class Webhooks:
         """Return a page of subscriptions, ordered by ID. Raises InvalidRequest."""
         if cursor is not None and not domain.ID.fullmatch(cursor):
             raise InvalidRequest("cursor", BAD_CURSOR, value=cursor)
-        ids = [
-            each
-            for each in sorted(self._webhooks.read_directory().entries)
-            if each > (cursor or "")
-        ]
+        all_ids = sorted(self._webhooks.read_directory().entries)
+        ids = [each for each in all_ids if each > (cursor or "")]
         found = self._webhooks.get_many(ids[:limit])
         page = [found[each] for each in ids[:limit] if each in found]
-        return Page(self._seen(page), ids[limit - 1] if len(ids) > limit else None)
+        more = ids[limit - 1] if len(ids) > limit else None
+        return Page(self._seen(page), more, len(all_ids))
 
     def change(
-        self, subscription_id: str, body: Mapping[str, Any], caller: Principal = ANYBODY
+        self,
+        subscription_id: str,
+        body: Mapping[str, Any],
+        caller: Principal = ANYBODY,
+        edit: Edit | None = None,
     ) -> SubscriptionStatus:
-        """Change the fields that a request sets. Raises NotFound, and the errors of `create`."""
+        """Change the fields that a request sets.
+
+        Raises NotFound, PreconditionFailed, and the errors of `create`.
+        """
         given = domain.parse(SubscriptionChange, body)
         line = self._makers.line(caller)
 
@@ -146,7 +154,7 @@ class Webhooks:
                 self._supported().allowed.check(after.target, named="url")
             return replace(after, line=line)
 
-        return self._change(subscription_id, change)
+        return self._change(subscription_id, change, edit)
 
     def rotate(
         self, subscription_id: str, secret: str | None, caller: Principal = ANYBODY
@@ -163,8 +171,11 @@ class Webhooks:
 
         return replace(self._change(subscription_id, change), secret=made)
 
-    def delete(self, subscription_id: str) -> None:
-        """Delete a subscription. The server stops its deliveries. Raises NotFound."""
+    def delete(self, subscription_id: str, edit: Edit | None = None) -> None:
+        """Delete a subscription. The server stops its deliveries.
+
+        Raises NotFound, PreconditionFailed.
+        """
         tried = False
 
         def attempt() -> None:
@@ -175,7 +186,10 @@ class Webhooks:
                 return
             tried = True
             before = before or self._there(subscription_id)
-            self._webhooks.remove(before, self._webhooks.read_directory())
+            if edit is not None:
+                _note(edit, before, None)
+            exact = edit is not None and edit.conditional
+            self._webhooks.remove(before, self._webhooks.read_directory(), exact=exact)
 
         retry_on_race(attempt, busy=_BUSY)
         self._directory.forget()
@@ -314,11 +328,17 @@ class Webhooks:
         return found
 
     def _change(
-        self, subscription_id: str, change: Callable[[Subscription], Subscription]
+        self,
+        subscription_id: str,
+        change: Callable[[Subscription], Subscription],
+        edit: Edit | None = None,
     ) -> SubscriptionStatus:
         def attempt() -> Subscription:
             before = self._there(subscription_id)
             after = replace(change(before), updated_ms=self._clock.now_ms())
+            if edit is not None:
+                _note(edit, before, after)
+                edit.tag = after.etag
             return self._save(before, after, self._webhooks.read_directory())
 
         return self._seen([retry_on_race(attempt, busy=_BUSY)])[0]
@@ -340,3 +360,10 @@ class Webhooks:
 
     def _new_secret(self) -> str:
         return f"whsec_{base64.b64encode(self._random_bytes(_SECRET_BYTES)).decode()}"
+
+
+def _note(edit: Edit, before: Subscription, after: Subscription | None) -> None:
+    """Check the precondition of a change and record it. Raises PreconditionFailed."""
+    seen, wanted = before.configuration, None if after is None else after.configuration
+    same = after is not None and seen == wanted and before.secrets == after.secrets
+    edit.change("webhook", before.id, seen, wanted, tag=before.etag, same=same)

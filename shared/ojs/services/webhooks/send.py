@@ -22,6 +22,7 @@ from ojs.domain.delivery.breaker import BreakerState
 from ojs.domain.delivery.delivery import DisabledReason
 from ojs.domain.errors import OjsError
 from ojs.domain.webhooks import (
+    SLOW_MS,
     HookDelivery,
     HookDisabled,
     HookOutcome,
@@ -30,7 +31,7 @@ from ojs.domain.webhooks import (
     Subscription,
 )
 from ojs.records import record
-from ojs.services.for_each import ForEach
+from ojs.services.for_each import THREADS, ForEach
 from ojs.services.operations.key_states import KeyStates
 from ojs.services.webhooks.parts import WebhookDependencies, make_message
 from ojs.store.table.errors import LostRace
@@ -47,12 +48,16 @@ _MAX_DELAY_MS = 900_000
 
 @record(frozen=True)
 class _Attempt:
-    """A message whose event is posted now. `stored` is None for the first attempt of an event."""
+    """A message, and whether its event is posted now.
+
+    `stored` is None for the first attempt of an event.
+    """
 
     at: int
     subscription: Subscription
     delivery: HookDelivery
     stored: HookDelivery | None
+    posts: bool
 
 
 class WebhookSender:
@@ -94,7 +99,7 @@ class WebhookSender:
         subscriptions = {name: self._checked(it) for name, it in subscriptions.items()}
         attempts: list[_Attempt] = []
         failed: list[int] = []
-        trials: set[str] = set()
+        trials: dict[str, bool] = {}
         for at, (new, message) in enumerate(zip(found, messages, strict=True)):
             before = stored.get(new.id) if "turn" in message else None
             subscription = subscriptions.get(new.subscription)
@@ -107,23 +112,21 @@ class WebhookSender:
                 continue
             now_ms = self._clock.now_ms()
             delivery = before or replace(new, created_ms=now_ms, updated_ms=now_ms)
-            attempt = _Attempt(at, subscription, delivery, before)
             try:
-                if self._may_post(attempt, trials):
-                    attempts.append(attempt)
+                posts = self._may_post(subscription, trials)
             except OjsError as error:
                 logger.warning("Webhook message returned", extra={"reason": str(error)})
                 failed.append(at)
-        results = self._for_each(self._post, attempts)
-        for attempt, posted in zip(attempts, results, strict=True):
-            try:
-                self._record(attempt, posted)
-            except OjsError as error:
-                logger.warning("Recording an attempt failed", extra={"reason": str(error)})
-                failed.append(attempt.at)
+            else:
+                attempts.append(_Attempt(at, subscription, delivery, before, posts))
         by_subscription: defaultdict[str, list[tuple[_Attempt, HookOutcome]]] = defaultdict(list)
-        for attempt, posted in zip(attempts, results, strict=True):
-            by_subscription[attempt.subscription.id].append((attempt, posted))
+        results = self._for_each(self._process, attempts)
+        for attempt, (posted, failure) in zip(attempts, results, strict=True):
+            if posted is not None:
+                by_subscription[attempt.subscription.id].append((attempt, posted))
+            if failure is not None:
+                logger.warning("Recording an attempt failed", extra={"reason": str(failure)})
+                failed.append(attempt.at)
         for mine in by_subscription.values():
             try:
                 self._note(mine)
@@ -151,35 +154,60 @@ class WebhookSender:
             self._webhooks.save(subscription, after, self._webhooks.read_directory())
         return after
 
-    def _may_post(self, attempt: _Attempt, trials: set[str]) -> bool:
-        """Return whether a delivery is posted now. Otherwise make sure that it is later, or dies.
+    def _may_post(self, subscription: Subscription, trials: dict[str, bool]) -> bool:
+        """Return whether an event is posted now.
 
-        The message of a half-open breaker's trial is posted. `trials` receives its subscription.
+        One message of a half-open breaker is posted, and all messages of a slow endpoint.
+
+        Args:
+            subscription: Subscription of the event.
+            trials: By subscription, whether this batch has its trial.
         """
-        now_ms = self._clock.now_ms()
-        subscription, delivery = attempt.subscription, attempt.delivery
-        if not subscription.active:
-            dead = delivery.given_up("The subscription is not active.", now_ms)
-            self._put(attempt.stored, dead)
-            return False
-        breaker = subscription.breaker
-        if breaker.state(now_ms) is BreakerState.CLOSED:
-            return True
-        if subscription.id not in trials and breaker.may_try(now_ms):
-            trials.add(subscription.id)
+        now_ms, breaker = self._clock.now_ms(), subscription.breaker
+        if not subscription.active or breaker.state(now_ms) is BreakerState.CLOSED:
+            return subscription.active
+        if subscription.id in trials:
+            return trials[subscription.id] and subscription.slow
+        trials[subscription.id] = False
+        if breaker.may_try(now_ms):
             until_ms = now_ms + 1_000 * subscription.timeout_s + _TRIAL_SPARE_MS
             trying = replace(subscription, breaker=breaker.trying(until_ms))
             # Race: another container starts the trial, or the endpoint is healthy again.
-            if unless_lost(lambda: self._webhooks.note(subscription, trying)) is not None:
-                return True
-        if attempt.stored is None:
+            begun = unless_lost(lambda: self._webhooks.note(subscription, trying))
+            trials[subscription.id] = begun is not None
+        return trials[subscription.id]
+
+    def _process(self, attempt: _Attempt) -> tuple[HookOutcome | None, OjsError | None]:
+        """Post an event and record the outcome, or make sure that it is posted later, or dies.
+
+        Return the outcome, and the error if it could not be stored.
+        """
+        posted = None
+        try:
+            if attempt.posts:
+                posted = self._post(attempt)
+                self._record(attempt, posted)
+            else:
+                self._set_aside(attempt)
+        except OjsError as error:
+            return posted, error
+        return posted, None
+
+    def _set_aside(self, attempt: _Attempt) -> None:
+        now_ms, delivery = self._clock.now_ms(), attempt.delivery
+        if not attempt.subscription.active:
+            self._put(attempt.stored, delivery.given_up("The subscription is not active.", now_ms))
+        elif attempt.stored is None:
             self._put(None, delivery.waiting(now_ms, now_ms))
-        return False
 
     # --- after an attempt -------------------------------------------------------------------------
 
     def _post(self, attempt: _Attempt) -> HookOutcome:
-        return self._parts.target.post(attempt.subscription, attempt.delivery)
+        # Invocations are shared. An endpoint with a trial uses one of them.
+        trial = attempt.subscription.breaker.until_ms is not None
+        return self._parts.target.post(
+            attempt.subscription, attempt.delivery, timeout_s=None if trial else SLOW_MS / 1_000
+        )
 
     def _record(self, attempt: _Attempt, posted: HookOutcome) -> None:
         """Store the outcome of an attempt, and queue the next one. A first success stores nothing.
@@ -189,13 +217,9 @@ class WebhookSender:
         now_ms = self._clock.now_ms()
         after = attempt.delivery.attempted(posted, now_ms, self._chance())
         if after.status is HookStatus.DELIVERED:
-            at_ms, count, latest = self._succeeded.get(after.subscription, (0, 0, []))
-            told = (at_ms, count + 1, [after, *latest][:MAX_SUCCESSES])
-            self._succeeded.put(after.subscription, told)
             if attempt.stored is not None:
                 self._put(attempt.stored, after)
-            return
-        if after.next_ms is None or after.next_ms - now_ms > _MAX_DELAY_MS:
+        elif after.next_ms is None or after.next_ms - now_ms > _MAX_DELAY_MS:
             self._put(attempt.stored, after)
         elif self._put(attempt.stored, after, again_ms=after.next_ms + SPARE_MS):
             self._parts.queue.put(
@@ -215,16 +239,23 @@ class WebhookSender:
 
         Successes of a healthy endpoint are only counted.
         """
-        seen = results[0][0].subscription
-        failures = [(it, posted) for it, posted in results
-                    if posted.verdict is not HookVerdict.DELIVERED]  # fmt: skip
-        if failures or seen.failing_ms is not None or seen.breaker.until_ms is not None:
+        seen, now_ms = results[0][0].subscription, self._clock.now_ms()
+        succeeded = [it.delivery.attempted(posted, now_ms, 0) for it, posted in results
+                     if posted.verdict is HookVerdict.DELIVERED]  # fmt: skip
+        at_ms, count, latest = self._succeeded.get(seen.id, (0, 0, []))
+        count, latest = count + len(succeeded), [*succeeded, *latest][:MAX_SUCCESSES]
+        self._succeeded.put(seen.id, (at_ms, count, latest))
+        trial = seen.breaker.until_ms is not None
+        if len(succeeded) < len(results) or seen.failing_ms is not None or trial:
             retry_on_race(
                 lambda: self._note_once(seen.id, results),
                 busy="Concurrent attempts changed this webhook.",
             )
-        at_ms, count, latest = self._succeeded.get(seen.id, (0, 0, []))
-        now_ms = self._clock.now_ms()
+        if succeeded and trial:
+            # If this fails, the sweep sends them.
+            due = self._webhooks.list_due(seen.id, now_ms=now_ms, limit=THREADS)
+            if due:
+                self._parts.queue.put([make_message(each) for each in due])
         if count and not 0 <= now_ms - at_ms < COUNT_MS:
             self._webhooks.add_successes(seen.id, count, latest)
             self._succeeded.put(seen.id, (now_ms, 0, []))
@@ -238,15 +269,15 @@ class WebhookSender:
         for attempt, posted in results:
             verdict = posted.verdict
             if verdict is HookVerdict.DELIVERED:
-                after = replace(after, failing_ms=None, failing=0,
-                                breaker=after.breaker.after_success())  # fmt: skip
+                after = after.with_success()
                 continue
             after = after.after_failure(now_ms, posted.status, fault=posted.fault)
             if verdict is HookVerdict.GONE:
                 after = replace(after, disabled=after.disabled or HookDisabled.GONE)
             if attempt.delivery.attempted(posted, now_ms, 0).status is HookStatus.DEAD:
                 after = replace(after, dead=after.dead + 1, dead_id=attempt.delivery.id)
-        after = replace(after, breaker=replace(after.breaker, trial_ms=None), updated_ms=now_ms)
+        slow = any(posted.took_ms >= SLOW_MS for _, posted in results)
+        after = replace(after.with_attempts(now_ms, slow=slow), updated_ms=now_ms)
         if after.active == before.active:
             self._webhooks.note(before, after)
         else:

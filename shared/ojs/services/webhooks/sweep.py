@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from ojs.domain.delivery.breaker import BreakerState
 from ojs.services.sweeps import GoOn, SweepReport, SweepRun, always, counting_failures
 from ojs.services.webhooks.parts import HookQueue, make_message
 from ojs.store.table.errors import LostRace
@@ -27,8 +26,8 @@ class WebhookSweep:
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """Queue the due deliveries of each subscription.
 
-        Without subscriptions, makes one call. Deliveries of an endpoint with an open breaker wait.
-        If it is half open, one of them is queued for the trial.
+        Without subscriptions, makes one call. Deliveries of an endpoint with an open breaker, or
+        with a trial, wait. If it is half open, one of them is queued for the trial.
 
         Args:
             now_ms: Current time in milliseconds since the epoch.
@@ -43,10 +42,10 @@ class WebhookSweep:
         for subscription in self._webhooks.get_many(ids).values():
             if run.stop():
                 break
-            state = subscription.breaker.state(now_ms)
-            if subscription.active and state is BreakerState.OPEN:
+            breaker = subscription.breaker
+            if subscription.active and breaker.free_ms(now_ms) is not None:
                 continue
-            most = 1 if subscription.active and state is BreakerState.HALF_OPEN else limit
+            most = 1 if subscription.active and breaker.may_try(now_ms) else limit
             with counting_failures(run.counts, f"webhook {subscription.id}"):
                 self._queue_due(subscription.id, most, run)
         return SweepReport(+run.counts, failures=run.counts.failures)

@@ -97,7 +97,7 @@ class WorkflowCreation:
             chosen_id=definition.id is not None,
         )
         self._workflows.define(new, graph, definition.templates, definition.queues)
-        stored = StoredDefinition(graph, definition.queues)
+        stored = StoredDefinition(graph, definition.queues, definition.templates)
         first = self._advance.decided(stored, new, rules.start(graph))
         with losing_as(lambda _: self._overtaken(new)):
             try:

@@ -11,9 +11,10 @@ from typing import Any
 
 from ojs.clock import Clock
 from ojs.domain.access import Principal
-from ojs.domain.errors import BAD_CURSOR, InvalidRequest, forbidden
+from ojs.domain.errors import BAD_CURSOR, InvalidRequest, NotFound, OjsError, forbidden
 from ojs.domain.ids import UUID7
 from ojs.domain.job.job import Job
+from ojs.domain.job.workflow_step import WorkflowStep
 from ojs.domain.page import Page
 from ojs.domain.workflow.advance import WorkflowState
 from ojs.domain.workflow.graph import Graph, numbers
@@ -67,6 +68,11 @@ def _stored(record: WorkflowRecord) -> int:
     return record.graph_state.started & ~record.starting
 
 
+def _refusal(workflow_id: str, caller: Principal) -> OjsError:
+    """Return the error for a workflow out of reach. To another tenant, it does not exist."""
+    return forbidden() if caller.tenant is None else NotFound("workflow", workflow_id)
+
+
 class WorkflowReading:
     """Reads workflows."""
 
@@ -92,7 +98,7 @@ class WorkflowReading:
         if not caller.limited:
             return
         if not self._reaches(self._workflows.definition(workflow_id), caller):
-            raise forbidden()
+            raise _refusal(workflow_id, caller)
 
     def _reaches(self, definition: StoredDefinition, caller: Principal) -> bool:
         return all(map(caller.reaches, definition.queues))
@@ -166,7 +172,7 @@ class WorkflowReading:
         """
         definition, record = self._advance.current(workflow_id)
         if caller.limited and not self._reaches(definition, caller):
-            raise forbidden()
+            raise _refusal(workflow_id, caller)
         graph = definition.graph
         first = _node(cursor)
         begin = bisect_left(graph.jobs, first)
@@ -184,6 +190,21 @@ class WorkflowReading:
         refused = {node: told["error"] for node, told in (kept or {}).items() if "error" in told}
         after = _after(graph, begin + limit)
         return WorkflowPart(record, graph, first, after, jobs, failed, refused)
+
+    def list_following(self, step: WorkflowStep, caller: Principal) -> list[str]:
+        """Return the IDs of the stored jobs that directly follow a job in its workflow.
+
+        Empty if the workflow was deleted, or if the caller can't use all of its queues.
+        """
+        try:
+            definition, record = self._advance.current(step.workflow_id)
+        except NotFound:
+            return []
+        if caller.limited and not self._reaches(definition, caller):
+            return []
+        stored = _stored(record)
+        followers = definition.graph.list_followers(step.node)
+        return [record.job_id(node) for node in followers if stored >> node & 1]
 
     def position(self, workflow_id: str, node: int, cursor: str | None) -> int:
         """Return the position of a cursor in the results for a step.

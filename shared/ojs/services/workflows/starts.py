@@ -144,7 +144,8 @@ class StepStarts:
             stored, write = self._workflows.replacing(found, current)
             return [write]
 
-        alongside = TransactionExtras([write], steps=steps, again=again)
+        templates = definition.templates if before is None else ()
+        alongside = TransactionExtras([write], steps=steps, templates=templates, again=again)
         try:
             self._enqueue.store(replace(push, ids=ids, alongside=alongside), 0)
         except StaleRead:

@@ -131,17 +131,20 @@ class DeliveryStore:
         self._table.transact(writes)
         return stored
 
-    def remove(self, delivery: Delivery, directory: Directory) -> None:
-        """Delete a delivery and its entry in the directory. Raises LostRace."""
+    def remove(self, delivery: Delivery, directory: Directory, *, exact: bool = False) -> None:
+        """Delete a delivery and its entry in the directory.
+
+        Raises LostRace if it was created again, or, if `exact`, for each change.
+        """
         entries = {name: it for name, it in directory.entries.items() if name != delivery.name}
         # Race: another operator deletes the delivery and creates it again. The loser reads again.
+        condition = "#created = :created"
+        values: dict[str, Value] = {":created": delivery.created_ms}
+        if exact:
+            condition, values = f"{condition} AND #turn = :turn", {**values, ":turn": delivery.turn}
         self._table.transact(
             [
-                Delete(
-                    *_key(delivery.name),
-                    condition="#created = :created",
-                    values={":created": delivery.created_ms},
-                ),
+                Delete(*_key(delivery.name), condition=condition, values=values),
                 _directing(directory, entries, delivery.version),
             ]
         )

@@ -3,6 +3,7 @@
     A|mac   mac          the secret of the MACs of keys, and the time until which keys without a
                          MAC are accepted
     A|{id}  @            digest, name, scopes, queues; times of creation, expiry and last use
+    A|{id}  rate         the number of requests with the key, if it has a limit
     A|{id}  made|{child} a key that this key created, until that key and its descendants are revoked
     A|{arn} role         the ID of the record of an IAM role; that record has an ARN and no digest
 
@@ -26,9 +27,12 @@ from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import unless_lost, wins
 from ojs.store.table.table import Put, Table, Update
+from ojs.store.table.values import number
 
 if TYPE_CHECKING:
     from ojs.store.table.values import Item, Value
+
+_RATE_KEPT_S = 86_400
 
 
 class AccessKeyStore:
@@ -225,6 +229,17 @@ class AccessKeyStore:
         )
         return _from(item)
 
+    def count_requests(self, key_id: str, count: int, *, now_ms: int) -> int:
+        """Add requests to the total of a key, and return the total. Makes one call.
+
+        DynamoDB deletes the total a day after the last request.
+        """
+        ttl_s = now_ms // 1_000 + _RATE_KEPT_S
+        item = self._table.update(
+            Update(keys.access_key(key_id), keys.RATE, set={"ttl": ttl_s}, add={"n": count})
+        )
+        return number(item, "n")
+
     def list(self, *, limit: int, after: str | None = None) -> Page[AccessKey]:
         """Return a page of keys in order of creation, and the position to continue from.
 
@@ -253,11 +268,13 @@ def _item(key: AccessKey, credential: Credential | None) -> Item:
         "name": key.name,
         "scopes": " ".join(sorted(key.scopes)),
         "queues": None if key.queues is None else " ".join(key.queues),
+        "tenant": key.tenant,
         "created": key.created_ms,
         "expires": key.expires_ms,
         "revoked": key.revoked_ms,
         "by": key.made_by,
         "line": " ".join(key.ancestors) or None,
+        "per_s": key.max_requests_per_s,
         "ttl": key.ttl_s,
         "epk": keys.ACCESS_KEYS,
         "esk": f"{keys.instant(key.created_ms)}{key.id}",
@@ -279,5 +296,7 @@ def _from(item: Item) -> AccessKey:
         made_by=stored.get("by"),
         ancestors=tuple(stored.get("line", "").split()),
         role=stored.get("role"),
+        max_requests_per_s=stored.get("per_s"),
         old="digest" in stored and "mac" not in stored,
+        tenant=stored.get("tenant"),
     )

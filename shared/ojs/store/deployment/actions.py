@@ -5,7 +5,7 @@ from __future__ import annotations
 from ojs.domain.actions import KEPT_MS, PERIOD_MS, OperatorAction
 from ojs.domain.page import Page
 from ojs.store.table import keys
-from ojs.store.table.record import Record
+from ojs.store.table.record import Record, as_json, flag
 from ojs.store.table.table import Put, Table
 
 ACTION = Record(
@@ -19,6 +19,12 @@ ACTION = Record(
         "status": "status",
         "by": "actor",
         "key": "key",
+        "kind": "kind",
+        "name": "name",
+        "before": as_json("before"),
+        "after": as_json("after"),
+        "etag": "etag",
+        "omitted": flag("omitted"),
     },
     apart={"id": lambda item: item["sk"]},
 )
@@ -34,6 +40,12 @@ class ActionStore:
         """Store an action. Makes one call. Raises OjsError."""
         pk, ttl = keys.actions(action.at_ms // PERIOD_MS), (action.at_ms + KEPT_MS) // 1_000
         self._table.put(Put(ACTION.item(action, pk=pk, sk=action.id, ttl=ttl)))
+
+    def get(self, action_id: str, *, now_ms: int) -> OperatorAction | None:
+        """Read an action. Makes one call."""
+        made_ms = _made_ms(action_id)
+        item = self._table.get(keys.actions(made_ms // PERIOD_MS), action_id)
+        return ACTION.of(item) if item and made_ms >= now_ms - KEPT_MS else None
 
     def list(self, *, limit: int, before: str | None, now_ms: int) -> Page[OperatorAction]:
         """Return a page of actions, the most recent first. At most four calls.

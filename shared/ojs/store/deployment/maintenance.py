@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ojs.bounded import BoundedMap
+from ojs.bounded import CachedItem
 from ojs.clock import Clock
 from ojs.domain.maintenance import NOTICED_MS, Maintenance
 from ojs.store.table import keys
@@ -35,37 +35,28 @@ class MaintenanceStore:
     def __init__(self, table: Table, clock: Clock) -> None:
         self._table = table
         self._clock = clock
-        # The time of the last read (ms), and whether maintenance mode was enabled.
-        self._seen: BoundedMap[tuple[str, str], tuple[int, bool]] = BoundedMap(1)
+        self._cached = CachedItem(_KEY, clock, NOTICED_MS)
 
     def on(self) -> bool:
         """Return whether maintenance mode is enabled, according to the cache of this container.
 
         The cache is renewed by at most one call in NOTICED_MS. Raises OjsError if the call fails.
         """
-        if self.unread():
+        if self.list_unread():
             asked_ms = self._clock.now_ms()
             found = self._table.get(*_KEY)
             self.note({_KEY: found} if found else {}, asked_ms=asked_ms)
-        _, on = self._seen.get(_KEY, (0, False))
-        return on
+        return _SINCE in (self._cached.item or {})
 
-    def unread(self) -> Sequence[tuple[str, str]]:
+    def list_unread(self) -> Sequence[tuple[str, str]]:
         """Return the keys to read with the next call: the maintenance item's key if the cache is
         too old.
         """
-        asked_ms, _ = self._seen.get(_KEY, (None, False))
-        fresh = asked_ms is not None and 0 <= self._clock.now_ms() - asked_ms < NOTICED_MS
-        return () if fresh else (_KEY,)
+        return self._cached.list_unread()
 
     def note(self, items: Mapping[tuple[str, str], Item], *, asked_ms: int) -> None:
         """Cache the result of a strongly consistent read of `unread` that started at `asked_ms`."""
-        seen, now_ms = (asked_ms, _SINCE in items.get(_KEY, {})), self._clock.now_ms()
-        # Race: another request of this container. The later read is kept, unless the clock was set
-        # back since.
-        self._seen.update(
-            _KEY, lambda before: before if before and asked_ms < before[0] <= now_ms else seen
-        )
+        self._cached.note(items, asked_ms=asked_ms)
 
     def read(self, *, consistent: bool = True) -> Maintenance | None:
         """Read the current maintenance, or None if the mode is disabled. Makes one call.

@@ -61,6 +61,8 @@ def _order(record: Mapping[str, Any]) -> str | None:
 
 # An acknowledgement adds to this attribute without reading the record.
 KEEP_COMPLETED = "keep_c"
+# The condition of an acknowledgement checks this attribute.
+RESULT_TTL = "rt"
 # A saved checkpoint adds to this attribute without reading the record.
 CHECKPOINTS = "cp"
 # So do saved steps. A claim of a suspended job removes its waits.
@@ -106,6 +108,7 @@ JOB = Record(
         "edited": "changed_by",
         "made": "made_by",
         "result_ref": "result_ref",
+        RESULT_TTL: "result_ttl_s",
         "op": "op",
         "ttl": "ttl_s",
         "state": member("state", State, "a job in state"),

@@ -178,6 +178,24 @@ class JobReader:
             return list(jobs)
         return [one for job in jobs for one in self.with_contents([job], unreadable)]
 
+    def with_results(self, jobs: Sequence[Job], most: int) -> list[Job]:
+        """Return the same jobs with their results, without their contents.
+
+        Makes one call for all results in the table, and one for each result in the bucket until
+        these have `most` bytes. A result that is not read or damaged stays missing.
+        """
+        refs = {job.id: at for job in jobs for at in payloads_of(job) if at.kind == keys.RESULT}
+        found = self._payloads.load(at for at in refs.values() if not at.in_bucket)
+        for at in refs.values():
+            if at.in_bucket and most > 0:
+                found |= self._payloads.load([at])
+                most -= len(found.get(at, ""))
+        results = dict[str, Any]()
+        for job_id, at in refs.items():
+            with suppress(KeyError, ValueError, zlib.error):
+                results[job_id] = jsontext.stored(found[at])
+        return [changed(job, result=results.get(job.id, job.result)) for job in jobs]
+
     def with_checkpoints(
         self, jobs: Sequence[Job], unreadable: Unreadable | None = None
     ) -> list[Job]:

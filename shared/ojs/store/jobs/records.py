@@ -328,7 +328,7 @@ class JobStore(JobReader):
             result: Result of the job, a JSON value. Default: no result.
 
         Raises:
-            LostRace: The job isn't active, or isn't under the caller's lease.
+            LostRace: The job isn't active, isn't under the caller's lease, or stores no result.
         """
         token = self._ids.token()
         setting: dict[str, Value] = {
@@ -353,6 +353,13 @@ class JobStore(JobReader):
         # finished. The loser receives the stored state, worker, and attempt.
         conditions, values = _lease_owner_condition(worker_id, attempt, lease_token, demanded=True)
         values |= {":now_s": now_ms // 1000, ":keep": RETENTION.completed_s}
+        if result is not MISSING:
+            # A later step of a workflow and a parent need the result, even if clients don't.
+            conditions.append(
+                f"(attribute_not_exists(#{items.RESULT_TTL}) OR #{items.RESULT_TTL} > :none"
+                " OR attribute_exists(#wf) OR attribute_exists(#pa))"
+            )
+            values[":none"] = 0
         try:
             item = self._table.update(
                 Update(

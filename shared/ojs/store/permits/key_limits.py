@@ -325,13 +325,17 @@ class KeyLimits:
             )
         )
 
-    def override(self, key: str, override: Override, *, now_ms: int) -> None:
-        """Override the limits of a key's jobs. Replaces an earlier override.
+    def override(self, key: str, override: Override, *, seen: Override | None, now_ms: int) -> None:
+        """Override the limits of a key's jobs.
 
         Args:
             key: The key.
             override: New limits.
+            seen: Override as read, which is replaced.
             now_ms: Current time in milliseconds since the epoch.
+
+        Raises:
+            LostRace: There is another override.
         """
         self._table.put(Put({"pk": keys.LIMITERS, "sk": key, "ttl": now_ms // 1000 + KEPT_S}))
         setting = self._new_version(key, now_ms) | {"over": override.compact()}
@@ -339,19 +343,33 @@ class KeyLimits:
             setting["counted"] = 1
         if override.bounds.timed:
             setting["timed"] = 1
-        self._update(limiter_name(key), set=setting)
+        condition, values = _as_read(seen)
+        self._set(key, Update(*_key(key), set=setting, condition=condition, values=values))
 
-    def lift(self, key: str) -> bool:
-        """Remove the override and the pause of a key. Return false if the key is not registered."""
-        return wins(
-            lambda: self._update(
-                limiter_name(key),
-                set={"op": self._ids.token()},
-                remove=["over", "paused"],
-                # The condition prevents that this write creates a key that was never used.
-                condition="attribute_exists(pk)",
-            )
+    def lift(self, key: str, *, seen: Override | None) -> bool:
+        """Remove the override and the pause of a key. Return false if the key is not registered.
+
+        Raises:
+            LostRace: There is another override than `seen`.
+        """
+        condition, values = _as_read(seen)
+        update = Update(
+            *_key(key),
+            set={"op": self._ids.token()},
+            remove=["over", "paused"],
+            # The condition prevents that this write creates a key that was never used.
+            condition=f"attribute_exists(pk) AND {condition}",
+            values=values,
         )
+        lost = lost_race(lambda: self._set(key, update))
+        if lost is not None and lost.item:
+            raise lost
+        return lost is None
+
+    def _set(self, key: str, update: Update) -> None:
+        # Race: another operator overrides or lifts the limits of the key. The loser reads again. If
+        # the token is stored, our own write succeeded and its response was lost.
+        self._table.update(update, own=("op", str(update.set["op"])))
 
     def _new_version(self, key: str, now_ms: int) -> dict[str, Value]:
         """Return the attributes that each manual change sets: a new version of the state.
@@ -366,6 +384,17 @@ class KeyLimits:
         The keyword arguments are fields of `Update`. Raises LostRace.
         """
         return self._table.update(Update(keys.limiter(limiter), keys.RECORD, **change))
+
+
+def _key(key: str) -> tuple[str, str]:
+    return keys.limiter(limiter_name(key)), keys.RECORD
+
+
+def _as_read(seen: Override | None) -> tuple[str, dict[str, Value]]:
+    """Return the condition that the override of a key has not changed since it was read."""
+    if seen is None:
+        return "attribute_not_exists(#over)", {}
+    return "#over = :seen", {":seen": seen.compact()}
 
 
 def unchanged(limiter: LimiterState) -> tuple[str, Mapping[str, Value]]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ojs.domain import jsontext
 from ojs.domain.errors import known
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layer, Layers, inherited
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, PoolMark, Queue, QueueState
-from ojs.store.queues.registry import QueueRegistry
+from ojs.domain.tenants import get_local_name, get_tenant, qualified
+from ojs.store.queues.registry import QueueRegistry, build_registry_condition
 from ojs.store.queues.replicas import QueueRecords, replicas_for
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, Unreadable, readable
@@ -21,15 +22,25 @@ from ojs.store.table.record import Attribute, Record, member
 from ojs.store.table.table import Delete, OwnMark, Put, Table, Update
 from ojs.store.table.values import Item, Value
 
+if TYPE_CHECKING:
+    from ojs.store.queues.tenants import TenantStore
+
 _NAMES = 1_000
 
 
 class QueueStore:
     """Reads and writes queues."""
 
-    def __init__(self, table: Table, registry: QueueRegistry) -> None:
+    def __init__(
+        self,
+        table: Table,
+        registry: QueueRegistry,
+        tenants: Callable[[], TenantStore] | None = None,
+    ) -> None:
+        """Create the store. `tenants` is called when a queue of a tenant is read."""
         self._table = table
         self._registry = registry
+        self._tenants = tenants
         self._records = QueueRecords(table)
 
     def get(self, name: str) -> Queue | None:
@@ -39,6 +50,8 @@ class QueueStore:
 
     def current(self, name: str) -> Queue | None:
         """Return one queue as `get` does, from its record or any replica. Every enqueue uses it."""
+        if get_tenant(name) is not None:
+            return self.current_many([name])[0].get(name)
         item = self._records.any_copy(name)
         return from_item(name, item) if item else None
 
@@ -66,10 +79,11 @@ class QueueStore:
             The queue, and whether it was created.
         """
         # Race: another request creates the queue. The loser uses the stored queue.
-        return won_or(
+        queue, created = won_or(
             lambda: (self.create(name, {}, now_ms=now_ms, explicit=explicit), True),
             lambda lost: (from_item(name, lost.item or {}), False),
         )
+        return self.with_tenant(queue), created
 
     def create(self, name: str, own: Layer, *, now_ms: int, explicit: bool = False) -> Queue:
         """Create a queue with its own configuration.
@@ -83,7 +97,10 @@ class QueueStore:
 
         Raises:
             LostRace: The queue exists.
+            TenantLimitExceeded: The queue's tenant has the maximum number of queues.
         """
+        if self._tenants is not None and get_tenant(name) is not None:
+            self._tenants().check_room(name)
         # The registry is written first. After a crash in between, sweeps read an empty queue. In
         # the other order, they would never read a queue with jobs.
         self._registry.register(name)
@@ -101,12 +118,18 @@ class QueueStore:
             own: Configuration of the queue.
             now_ms: Current time in milliseconds since the epoch.
         """
-        layers = Layers(own, inherited(self.policy().own, name))
+        policy = self.policy().own
+        if (tenant := get_tenant(name)) is not None:
+            policy = {**policy, **self.policy(tenant).own}
+        layers = Layers(own, inherited(policy, name))
         return Queue(name, created_ms=now_ms, layers=layers)
 
-    def policy(self) -> Layers:
-        """Read the policy for new queues (`_default`), strongly consistent. It can be empty."""
-        item = self._table.get(keys.queue(DEFAULT_QUEUE_POLICY), keys.RECORD)
+    def policy(self, tenant: str | None = None) -> Layers:
+        """Read the policy for new queues (`_default`), strongly consistent. It can be empty.
+
+        `tenant` reads the policy of a tenant. Its fields have precedence for queues of the tenant.
+        """
+        item = self._table.get(keys.queue(qualified(tenant, DEFAULT_QUEUE_POLICY)), keys.RECORD)
         return _layers(item or {})
 
     def configure(self, queue: Queue, own: Layer, *, now_ms: int) -> Queue:
@@ -148,7 +171,7 @@ class QueueStore:
         own: OwnMark | None = None,
     ) -> Item:
         """Change a queue's item and return it. Raises LostRace."""
-        if name != DEFAULT_QUEUE_POLICY:
+        if get_local_name(name) != DEFAULT_QUEUE_POLICY:
             self._registry.note(name, changes=True)
         change = Update(
             keys.queue(name),
@@ -185,13 +208,16 @@ class QueueStore:
         setting = {name: 1 for name, missing in wanted.items() if missing}
         self._change(queue.name, f"attribute_exists(pk) AND {unchanged}", values, setting=setting)
 
-    def set_policy(self, seen: Layer, own: Layer, *, now_ms: int) -> Layers:
+    def set_policy(
+        self, seen: Layer, own: Layer, *, now_ms: int, tenant: str | None = None
+    ) -> Layers:
         """Replace the policy for new queues.
 
         Args:
             seen: Policy as read.
             own: New policy.
             now_ms: Current time in milliseconds since the epoch.
+            tenant: The tenant whose policy changes. Default: that of all tenants.
 
         Raises:
             LostRace: The policy has changed.
@@ -202,7 +228,8 @@ class QueueStore:
             unchanged = f"(attribute_not_exists(#config) OR {unchanged})"
         setting: dict[str, Value] = {"config": _text(own), "configured": now_ms}
         values: dict[str, Value] = {":seen": _text(seen)}
-        return _layers(self._change(DEFAULT_QUEUE_POLICY, unchanged, values, setting=setting))
+        name = qualified(tenant, DEFAULT_QUEUE_POLICY)
+        return _layers(self._change(name, unchanged, values, setting=setting))
 
     def set_state(self, name: str, state: QueueState, *, now_ms: int) -> Queue:
         """Pause or resume a queue.
@@ -341,7 +368,12 @@ class QueueStore:
         self._table.delete(keys.LEFT, name)
 
     def names(
-        self, *, limit: int, after: str | None = None, consistent: bool = False
+        self,
+        *,
+        limit: int,
+        after: str | None = None,
+        consistent: bool = False,
+        tenant: str | None = None,
     ) -> tuple[list[str], str | None]:
         """Return a page of the registry in order of name, and the key of the next page.
 
@@ -349,26 +381,37 @@ class QueueStore:
             limit: Maximum number of names.
             after: Key of the last page. Default: start at the beginning.
             consistent: Whether the read is strongly consistent.
+            tenant: Only queues of this tenant. Default: all queues.
         """
-        items, after = self._listed(keys.QUEUES, limit, after, consistent=consistent)
-        return [str(item["sk"]) for item in items], after
+        found: list[str] = []
+        while True:
+            items, after = self._listed(
+                keys.QUEUES, limit - len(found), after, consistent=consistent, tenant=tenant
+            )
+            names = (str(item["sk"]) for item in items)
+            found += (name for name in names if tenant in (None, get_tenant(name)))
+            if after is None or tenant is None or len(found) == limit:
+                return found, after
 
-    def all_names(self) -> list[str]:
-        """Return the whole registry in order of name. Makes one query for a thousand."""
-        names, after = self.names(limit=_NAMES)
+    def all_names(self, tenant: str | None = None) -> list[str]:
+        """Return the registry, or a tenant's part, by name. Makes one query for a thousand."""
+        names, after = self.names(limit=_NAMES, tenant=tenant)
         while after is not None:
-            page, after = self.names(limit=_NAMES, after=after)
+            page, after = self.names(limit=_NAMES, after=after, tenant=tenant)
             names += page
         return names
 
     def _listed(
-        self, registry: str, limit: int, after: str | None, *, consistent: bool
+        self,
+        registry: str,
+        limit: int,
+        after: str | None,
+        *,
+        consistent: bool,
+        tenant: str | None = None,
     ) -> tuple[list[Item], str | None]:
         """Return a page of a list of names, and the last name if there are more."""
-        condition, values = "pk = :queues", {":queues": registry}
-        if after is not None:
-            condition += " AND sk > :after"
-            values[":after"] = after
+        condition, values = build_registry_condition(registry, tenant, after)
         found = self._table.query(condition, values, limit=limit, consistent=consistent)
         more = found.last and found.items
         return found.items, (str(found.items[-1]["sk"]) if more else None)
@@ -416,8 +459,23 @@ class QueueStore:
             others: Keys of other items to read in the same call.
             unreadable: Called for each queue that can't be read. If None, an error is raised.
         """
-        there, items = self._records.any_copies(names, others)
-        return _readable(there, unreadable), items
+        names = list(names)
+        if self._tenants is None or not any(map(get_tenant, names)):
+            there, items = self._records.any_copies(names, others)
+            return _readable(there, unreadable), items
+        # Imported on first use: most deployments have no tenants.
+        tenants = self._tenants()
+        asked_ms, unread = tenants.clock.now_ms(), tenants.list_unread(names)
+        there, items = self._records.any_copies(names, [*others, *unread])
+        tenants.note(unread, items, asked_ms=asked_ms)
+        found = _readable(there, unreadable)
+        return {name: self.with_tenant(queue) for name, queue in found.items()}, items
+
+    def with_tenant(self, queue: Queue) -> Queue:
+        """Return a queue with the record of its tenant, which `current` or `current_many` read."""
+        if self._tenants is None or get_tenant(queue.name) is None:
+            return queue
+        return replace(queue, tenant=self._tenants().get_cached(queue.name))
 
 
 def _readable(there: Mapping[str, Item], unreadable: Unreadable | None) -> dict[str, Queue]:
@@ -552,7 +610,7 @@ QUEUE = Record(
         "pools": Attribute("pools", marks_text, _marks),
         "replicas": Attribute("replicas", _unwritten, None, "N"),
     },
-    apart={"name": None, "layers": _layers},
+    apart={"name": None, "layers": _layers, "tenant": None},
     always=("state", "created"),
 )
 

@@ -30,6 +30,7 @@ from ojs.domain import jsontext
 from ojs.domain.errors import BackendTimeout, BackendUnavailable
 from ojs.domain.job.states import State
 from ojs.domain.stats import StateCounts
+from ojs.domain.tenants import get_tenant, qualified
 from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, WriteNotApplied
@@ -152,21 +153,20 @@ class QueueRegistry:
         for each in {False, changes}:
             self._noted.put((name, each), now_ms)
 
-    def all(self) -> list[RegistryQueue]:
-        """Return all queues in order of name.
+    def all(self, tenant: str | None = None) -> list[RegistryQueue]:
+        """Return all queues, or those of a tenant, in order of name.
 
         The read is eventually consistent. Makes one query for a thousand.
         """
+        condition, values = build_registry_condition(keys.QUEUES, tenant)
         found: list[RegistryQueue] = []
         after: dict[str, Any] | None = None
         while True:
-            page = self._table.query(
-                "pk = :all", {":all": keys.QUEUES}, limit=QUEUES_A_CALL, after=after
-            )
+            page = self._table.query(condition, values, limit=QUEUES_A_CALL, after=after)
             found += map(_read, page.items)
             after = page.last
             if after is None:
-                return found
+                return [each for each in found if tenant in (None, get_tenant(each.name))]
 
     def count(self, most: int) -> int:
         """Return the number of queues, up to `most`. The read is eventually consistent."""
@@ -228,6 +228,23 @@ class QueueRegistry:
                 tell_loser=False,
             )
         )
+
+
+def build_registry_condition(
+    registry: str, tenant: str | None, after: str | None = None
+) -> tuple[str, dict[str, Any]]:
+    """Return the key condition for the names in a list, or for those of a tenant, and its values.
+
+    `after` omits the names up to this one. The range of `acme` includes the names of the tenant
+    `acme:eu`. The caller omits them.
+    """
+    if tenant is None:
+        condition = "pk = :queues" if after is None else "pk = :queues AND sk > :after"
+        return condition, {":queues": registry} | ({} if after is None else {":after": after})
+    first = qualified(tenant, "")
+    # `!` is before all characters of names, and `~` after them.
+    values = {":queues": registry, ":first": max(first, f"{after or ''}!"), ":end": f"{first}~"}
+    return "pk = :queues AND sk BETWEEN :first AND :end", values
 
 
 def _noting(name: str, now_ms: int, condition: str | None = None, *, changes: bool) -> Update:

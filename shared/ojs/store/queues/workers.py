@@ -42,7 +42,11 @@ def key_of(worker_id: str, caller: Principal = ANYBODY) -> tuple[str, str]:
     if not caller.bound:
         return keys.worker(shard), worker_id
     # A sort key can be shorter than the name.
-    mark = hashlib.sha256((caller.holder or "").encode("utf-8")).hexdigest()[:16]
+    named = caller.holder or ""
+    if caller.tenant is not None:
+        # No name of a key contains a line break.
+        named = f"{caller.tenant}\n{named}"
+    mark = hashlib.sha256(named.encode("utf-8")).hexdigest()[:16]
     return keys.worker(shard), f"{worker_id}|{mark}"
 
 
@@ -120,7 +124,7 @@ class WorkerStore:
         if caller is None:
             condition, values = "pk = :pk AND begins_with(sk, :id)", {":pk": key[0]}
             found += self._table.query(condition, {**values, ":id": f"{worker_id}|"}).items
-        elif item is None and caller.bound:
+        elif item is None and caller.bound_by_key:
             before = self._table.get(*key_of(worker_id))
             found += [before] if before is not None and "by" not in before else []
         workers = [(str(each["sk"]), from_item(each)) for each in found]
@@ -198,7 +202,7 @@ class WorkerStore:
                 values={":now": now_ms, **values},
             )
         )
-        if caller.bound and item["first"] == now_ms:
+        if caller.bound_by_key and item["first"] == now_ms:
             # The record is new. Values that a version before 0.3 stored still apply to this worker.
             before = self._table.get(*key_of(worker_id))
             kept = {} if before is None or "by" in before else before

@@ -34,6 +34,9 @@ POOLS = "POOLS"
 DELIVERIES = "DELIVERIES"
 # Partition of the directory of webhook subscriptions.
 HOOKS = "HOOKS"
+# Partition of the directory of schemas, and the prefix of their versions.
+SCHEMAS = "SCHEMAS"
+VERSION = "v|"
 GONE = "GONE"
 # Partition of the items that describe the deployment.
 DEPLOYMENT = "DEPLOYMENT"
@@ -123,6 +126,19 @@ def delivery_wake(name: str) -> str:
     return f"YW|{name}"
 
 
+def tenant_record(tenant_id: str) -> str:
+    """Return the partition of a tenant's record."""
+    return f"TN|{tenant_id}"
+
+
+def tenant_name(tenant_id: str) -> str:
+    """Return the name of a tenant's semaphore, rate window, and statistics counters.
+
+    No queue or pool has this name.
+    """
+    return f"%{tenant_id}"
+
+
 def hook(subscription_id: str) -> str:
     """Return the partition of a webhook subscription and its deliveries."""
     return f"HK|{subscription_id}"
@@ -131,6 +147,11 @@ def hook(subscription_id: str) -> str:
 def hooks_due(subscription_id: str) -> str:
     """Return the index partition of the deliveries of a webhook subscription that must be sent."""
     return f"D|:hk|{subscription_id}"
+
+
+def schemas(name: str) -> str:
+    """Return the partition of the schemas of a job type, or of the schema with a URI."""
+    return f"SC|{name}"
 
 
 def cron(name: str) -> str:
@@ -274,7 +295,7 @@ def pool_stats(name: str) -> str:
 
 def is_queue(name: str) -> bool:
     """Return whether a name of statistics counters is the name of a queue."""
-    return name != ALL_QUEUES and not name.startswith(pool_stats(""))
+    return name != ALL_QUEUES and not name.startswith((pool_stats(""), tenant_name("")))
 
 
 def day(date: str) -> str:
@@ -483,6 +504,8 @@ THROTTLED_LIMITS = "H"
 UNPUBLISHED = "E"
 # Index partition of all access keys, by creation time.
 ACCESS_KEYS = "A"
+# Index partition (`expiry`) of all tenants, by ID.
+TENANTS = "TN"
 # Index partition of workflows. In the index `work`: by the time of their next check. In the index
 # `expiry`: all workflows, by creation time. No queue has this name.
 WORKFLOWS_DUE = "D|:wf"

@@ -65,6 +65,7 @@ class TableSchema:
                     keys.workflow(""),
                     keys.delivery(""),
                     keys.hook(""),
+                    keys.tenant_record(""),
                     keys.operation(""),
                     keys.bulk_push(""),
                 )

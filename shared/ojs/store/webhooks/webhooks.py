@@ -127,11 +127,19 @@ class WebhookStore:
         self._write(_rewriting(before, after))
         return after
 
-    def remove(self, before: Subscription, directory: HookDirectory) -> None:
-        """Delete a subscription and its entry in the directory. Raises LostRace."""
+    def remove(
+        self, before: Subscription, directory: HookDirectory, *, exact: bool = False
+    ) -> None:
+        """Delete a subscription and its entry in the directory.
+
+        Raises LostRace if it is deleted, or, if `exact`, for each change.
+        """
+        condition, values = "attribute_exists(pk)", dict[str, Value]()
+        if exact:
+            condition, values = "#turn = :turn", {":turn": before.turn}
         self._table.transact(
             [
-                Delete(keys.hook(before.id), keys.RECORD, condition="attribute_exists(pk)"),
+                Delete(keys.hook(before.id), keys.RECORD, condition=condition, values=values),
                 _directing(directory, directory.with_entry(before.id, None)),
             ]
         )
@@ -264,7 +272,7 @@ class WebhookDirectory:
         """Return what subscriptions receive. One call in REMEMBERED_MS. Raises OjsError."""
         now_ms = self._clock.now_ms()
         if self._seen is None or not 0 <= now_ms - self._seen[0] < REMEMBERED_MS:
-            self._seen = (now_ms, self._store.read_directory(consistent=False))
+            self._seen = (now_ms, self._store.read_directory())
         return self._seen[1].entries
 
     def forget(self) -> None:

@@ -110,10 +110,11 @@ class WorkflowRecord:
 
 @record(frozen=True)
 class StoredDefinition:
-    """The graph of a workflow, and the queues of its jobs."""
+    """The graph of a workflow, and the queues of its jobs. When it is created, also all jobs."""
 
     graph: Graph
     queues: frozenset[str]
+    templates: Sequence[Mapping[str, Any]] = ()
 
     @cached_property
     def kept(self) -> frozenset[int]:

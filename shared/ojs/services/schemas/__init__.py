@@ -1,0 +1,1 @@
+"""Registers schemas of job arguments, and checks arguments."""

@@ -1,0 +1,1 @@
+"""Tenants: their records, and the quotas of their pushes."""

@@ -1,0 +1,100 @@
+"""Webhooks and tenants: each action of their pages, in each look, and for a key that reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.dashboard.conftest import DESKTOP, PHONE, Opener
+from tests.dashboard.world import Caller
+
+pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
+
+HOOK = "http://127.0.0.1:9/hook?" + "h" * 150
+
+
+def test_webhooks(screen: Opener, call: Caller, world: dict[str, str]) -> None:
+    shown = screen().open("webhooks")
+    shown.press("Create webhook")
+    shown.answer("Create", url="nowhere", timeout_s="soon")
+    shown.page.locator("dialog .refused", has_text="90s, 5m").wait_for()
+    shown.answer("Create", url="nowhere", timeout_s="10s")
+    shown.page.locator("dialog .refused", has_text="url").wait_for()
+    shown.answer("Create", url=HOOK, queues="mail")
+    shown.told("Webhook created")
+    secret = shown.page.locator(".notice code").inner_text()
+    assert secret.startswith("whsec_")
+    [hook] = call("GET", "/webhooks/subscriptions")["items"]
+    assert (hook["timeout_s"], hook["filter"]["queues"]) == (10, ["mail"])
+    shown.press("Done")
+    assert secret not in shown.page.content()
+    shown.page.get_by_role("button", name="Test: ").click()
+    shown.told("Test event failed")
+    shown.page.get_by_role("button", name="Pause: ").click()
+    shown.told("Webhook paused")
+    shown.page.get_by_role("button", name="Enable: ").click()
+    shown.told("Webhook enabled")
+    shown.page.get_by_role("button", name="Replace secret: ").click()
+    shown.answer("Replace secret")
+    shown.told("Secret replaced")
+    assert shown.page.locator(".notice code").inner_text() != secret
+    shown.page.get_by_role("button", name="Deliveries: ").click()
+    shown.page.get_by_text("No deliveries").wait_for()
+    reader = call("POST", "/admin/keys", {"name": "hooks", "scopes": ["admin:read"]})["secret"]
+    looks: list[dict[str, Any]] = [
+        {"scheme": "dark", "size": DESKTOP},
+        {"size": PHONE},
+        {"signed_in": reader},
+    ]
+    for look in looks:
+        other = screen(**look).open("webhooks")
+        other.page.locator("td", has_text="127.0.0.1").wait_for()
+        assert not other.barriers(), look
+        width = other.page.evaluate("() => document.scrollingElement.scrollWidth - innerWidth")
+        assert width <= 0, look
+    assert other.page.get_by_role("button", name="Delete: ").is_disabled()
+    shown.page.get_by_role("button", name="Delete: ").click()
+    shown.answer("Delete webhook")
+    shown.told("Webhook deleted")
+    shown.page.get_by_text("No webhooks").wait_for()
+
+
+TENANT = {
+    "tenant_id": "acme", "id": "acme", "name": "Acme", "state": "active", "priority_boost": 10,
+    "limits": {"max_concurrency": 20, "max_enqueue_rate": {"limit": 1000, "period": "PT1M"}},
+    "fairness_weight": 1, "created_at": "2026-11-01T10:00:00Z",
+    "stats": {"jobs": {"available": 3, "active": 5, "scheduled": 0}},
+}  # fmt: skip
+
+
+def test_tenants(screen: Opener) -> None:
+    """The server's answers are replaced: the page must also be shown by one without tenants."""
+    saved: list[Any] = []
+
+    def answer(route: Any) -> None:
+        if route.request.method == "GET":
+            route.fulfill(json={"items": [TENANT], "total": 1, "pagination": {"has_more": False}})
+            return
+        saved.append((route.request.method, route.request.url, route.request.post_data_json))
+        route.fulfill(json=TENANT)
+
+    looks: list[dict[str, Any]] = [{"scheme": "dark", "size": DESKTOP}, {"size": PHONE}, {}]
+    for look in looks:
+        shown = screen(**look)
+        shown.page.route("**/ojs/v1/admin/tenants**", answer)
+        shown.open("tenants")
+        shown.page.locator("tr", has_text="acme").filter(has_text="1,000 per 1m").wait_for()
+        assert not shown.barriers(), look
+    shown.page.get_by_role("button", name="Edit: acme").click()
+    shown.answer("Save", max_queue_depth="500", max_concurrency="", max_enqueue_rate="7 per 30s")
+    shown.told("Tenant acme saved")
+    limits = {"max_queue_depth": 500, "max_enqueue_rate": {"limit": 7, "period": "PT30S"}}
+    method, url, body = saved.pop()
+    assert method == "PUT"
+    assert url.endswith("/admin/tenants/acme")
+    assert body == {"name": "Acme", "state": "active", "limits": limits, "priority_boost": 10}
+    shown.page.get_by_role("button", name="Delete: acme").click()
+    shown.answer("Delete tenant")
+    shown.told("Tenant acme deleted")
+    assert saved.pop()[0] == "DELETE"
