@@ -172,6 +172,7 @@ class LocalServer:
             self._settings = Settings(
                 table=TABLE_NAME,
                 strict_queues=strict_queues,
+                schema_mode="warn",
                 middleware=tuple(middleware),
                 authorizer=authorizer,
                 iam_operators=(OPERATOR,),

@@ -10,7 +10,6 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ojs.bounded import CachedItem
 from ojs.clock import Clock, SystemClock
 from ojs.domain.errors import Unsupported
 from ojs.domain.ids import IdSource
@@ -35,7 +34,7 @@ from ojs.store.queues.pools import PoolStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.queues.workers import WorkerStore
-from ojs.store.table import clients, keys
+from ojs.store.table import clients
 from ojs.store.table.table import Table
 
 if TYPE_CHECKING:
@@ -177,8 +176,6 @@ if TYPE_CHECKING:
     from ojs.targets.queues import SqsRecordQueue
 
 _building = threading.RLock()
-# Time (ms) for which a container uses its copy of the directory of schemas.
-_SCHEMAS_MS = 10_000
 
 
 class _Row:
@@ -279,7 +276,6 @@ class Stores:
         self.pools = PoolStore(table, self.registry)
         self.workers = WorkerStore(table)
         self.maintenance = MaintenanceStore(table, clock)
-        self.schema_directory = CachedItem((keys.SCHEMAS, keys.RECORD), clock, _SCHEMAS_MS)
 
     tenants: TenantStore = provided("ojs.store.queues.tenants:TenantStore")
     crons: CronStore = provided("ojs.store.crons.crons:CronStore")
@@ -425,6 +421,7 @@ class Runtime:
     enqueue: JobEnqueuer = provided(
         "ojs.services.jobs.enqueue:JobEnqueuer",
         quotas=lambda run: lambda: run.tenant_quotas,
+        directory=lambda run: lambda: run.stores.directory,
         schema_validation=lambda run: lambda: run.schema_validation,
     )
     schemas: Schemas = provided("ojs.services.schemas.manage:Schemas")

@@ -191,6 +191,8 @@ def test_function(synthesis: Any, spec: Any) -> None:
         "setup": {"OJS_FIRST_KEY_SECRET", "OJS_PUSH"},
         "admin": {"OJS_AUTHORIZER", "OJS_BUCKET", "OJS_RECOVERY_DAYS", "OJS_SOCKET_URL"},
     }.get(spec.name, {"OJS_AUTHORIZER", "OJS_BUCKET"})
+    if spec.name in {"jobs", "workers", "admin", "sweep"}:
+        more |= {"OJS_SCHEMA_MODE"}
     if spec.access.connections:
         more |= {"OJS_REALTIME", "OJS_SOCKET_ENDPOINT"}
     assert set(function["Environment"]["Variables"]) == more | {
@@ -200,7 +202,6 @@ def test_function(synthesis: Any, spec: Any) -> None:
         "OJS_MAX_QUEUES",
         "OJS_MAX_CRONS",
         "OJS_MIN_CRON_INTERVAL_S",
-        "OJS_SCHEMA_MODE",
         "OJS_SERVICE",
         "POWERTOOLS_SERVICE_NAME",
         "POWERTOOLS_LOG_LEVEL",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ojs import runtime
 from ojs.domain.access import Scope
 from ojs.domain.errors import BackendUnavailable
 from tests.unit.functions.client import Api
@@ -37,6 +38,14 @@ GOOD, BAD = [{"to": "a@example.com"}], [{"to": "a@example.com", "n": "x"}]
 
 def put(api: Api, schema: Any = MAIL, version: str = "1.0.0", **more: Any) -> Any:
     return api("PUT", f"{ADMIN}/email.send/{version}", {"schema": schema, **more})
+
+
+@pytest.fixture
+def api(make_runtime: Callable[..., Runtime], clock: ManualClock) -> Api:
+    """The API of functions that check arguments."""
+    built = make_runtime(schema_mode="warn")
+    runtime.use(built)
+    return Api(built, clock)
 
 
 def mode(api: Api, name: str) -> None:

@@ -155,7 +155,6 @@ class Function(Construct):
                 "OJS_TABLE": resources.table.table_name,
                 "OJS_VERSION": server.VERSION,
                 "OJS_STRICT_QUEUES": str(settings.strict_queues).lower(),
-                "OJS_SCHEMA_MODE": settings.schema_mode,
                 "OJS_MAX_QUEUES": str(settings.max_queues),
                 "OJS_MAX_CRONS": str(settings.max_crons),
                 "OJS_MIN_CRON_INTERVAL_S": str(settings.min_cron_interval_s),
@@ -244,17 +243,19 @@ def environment(
     if access.stream and settings.is_local:
         # The emulator has one shard per stream, and doesn't name it in its events.
         found["OJS_SHARD"] = "shardId-emulator"
-    found |= _middleware(spec, settings) | _pushing(spec, resources, settings)
+    found |= _enqueuing(spec, settings) | _pushing(spec, resources, settings)
     return found | _connected(spec, resources, settings)
 
 
-def _middleware(spec: FunctionSpec, settings: DeploymentSettings) -> dict[str, str]:
+def _enqueuing(spec: FunctionSpec, settings: DeploymentSettings) -> dict[str, str]:
     # These functions enqueue jobs: requests, SQS bridges, and functions that fire cron jobs.
     asked = spec.routes and not spec.open
-    pushing = asked or spec.consumes or spec.name in {"sweep", BRIDGE}
-    if not (settings.middleware and pushing):
+    if not (asked or spec.consumes or spec.name in {"sweep", BRIDGE}):
         return {}
-    return {
+    found = {"OJS_SCHEMA_MODE": settings.schema_mode}
+    if not settings.middleware:
+        return found
+    return found | {
         "OJS_MIDDLEWARE": ",".join(settings.middleware),
         "OJS_MIDDLEWARE_TIMEOUT_MS": str(settings.middleware_timeout_ms),
     }

@@ -12,7 +12,6 @@ from dataclasses import field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, assert_never
 
-from ojs.bounded import CachedItem
 from ojs.clock import Clock
 from ojs.domain import jsontext, times
 from ojs.domain.access import Reaches, everything
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
     from ojs.services.jobs.middleware import MiddlewareChain
     from ojs.services.schemas.validate import SchemaValidation
     from ojs.services.tenants.quotas import TenantLimiter
+    from ojs.store.deliveries.deliveries import DeliveryDirectory
 
 # Attempts of a push after concurrent updates. With the pauses in between, about 4 seconds.
 _TRIES = 16
@@ -188,8 +188,8 @@ class PushRequest:
 class _ResolvedPush:
     """A push with the current configuration of its queues.
 
-    It has the jobs to store, their specifications with the defaults of the queues, the queues, the
-    finish tags of their tenants, and warnings of schemas by index.
+    It has the jobs to store, their specifications with the defaults of the queues, the queues, and
+    the finish tags of their tenants.
     """
 
     push: PushRequest
@@ -198,7 +198,6 @@ class _ResolvedPush:
     queues: Mapping[str, Queue]
     finish_tags: FinishTags
     now_ms: int
-    warnings: Mapping[int, Sequence[str]]
 
 
 @record(frozen=True)
@@ -235,7 +234,8 @@ class JobEnqueuer:
         new_queues: NewQueues,
         for_each: ForEach,
         quotas: Callable[[], TenantLimiter],
-        schema_directory: CachedItem,
+        directory: Callable[[], DeliveryDirectory],
+        schema_mode: str | None,
         schema_validation: Callable[[], SchemaValidation],
         middleware: MiddlewareChain | None = None,
         choose: Callable[[int], int] = random.randrange,
@@ -261,7 +261,8 @@ class JobEnqueuer:
         self._chain = middleware
         self._new_queues = new_queues
         self._for_each = for_each
-        self._schemas = schema_directory
+        self._directory = directory
+        self._checks_args = schema_mode is not None
         self._validation = schema_validation
         self._choose = choose
 
@@ -310,11 +311,14 @@ class JobEnqueuer:
 
     def store(self, push: PushRequest, wait_ms: int) -> list[Pushed]:
         """Store a prepared push. Raises what `push` and `push_batch` raise."""
-        if push.batch:
-            return self._bounds.wait(lambda: self._push_all(push), wait_ms)
-        return [self._bounds.wait(lambda: self._push(push), wait_ms)]
+        warnings = self._check_args(push)
+        attempt = self._push_all if push.batch else self._push
+        stored = self._bounds.wait(lambda: attempt(push), wait_ms)
+        for index, found in warnings.items():
+            stored[index] = replace(stored[index], warnings=found)
+        return stored
 
-    def _push(self, push: PushRequest) -> Pushed:
+    def _push(self, push: PushRequest) -> list[Pushed]:
         """Store the single job of a push, with the current configuration of its queue.
 
         Raises CapacityPending, and what `push` raises.
@@ -323,8 +327,7 @@ class JobEnqueuer:
         self._check_ids_free(resolved)
         pushed = self._store(resolved)
         self._empty_lines.note(pushed.job)
-        limit_status, warnings = self._limit_status(pushed.job), resolved.warnings.get(0, ())
-        return replace(pushed, limit_status=limit_status, warnings=warnings)
+        return [replace(pushed, limit_status=self._limit_status(pushed.job))]
 
     def check(
         self, request: JobRequest, *, producer: str | None = None, reaches: Reaches = everything
@@ -342,6 +345,7 @@ class JobEnqueuer:
             OjsError: The errors of `push` for an invalid or rejected request.
         """
         push = self.prepare([request], producer, reaches)
+        self._check_args(push)
         resolved = self._resolve(push)
         for specification in resolved.specifications:
             if specification.unique is not None:
@@ -571,8 +575,6 @@ class JobEnqueuer:
         stored = store(resolved)
         for pushed in stored:
             self._empty_lines.note(pushed.job)
-        for index, warnings in resolved.warnings.items():
-            stored[index] = replace(stored[index], warnings=warnings)
         return stored
 
     def _resolve(self, push: PushRequest) -> _ResolvedPush:
@@ -586,7 +588,6 @@ class JobEnqueuer:
             QueueDraining: A queue is being deleted.
             JobTypeNotAllowed, PermissionDenied: A queue doesn't allow a job.
             TenantSuspended, TenantLimitExceeded: A tenant doesn't allow the jobs.
-            SchemaMismatch: The arguments of a job don't match the schema of its type.
         """
         now_ms = self._clock.now_ms()
         queues, finish_tags = self._known_queues(push.specifications)
@@ -613,29 +614,28 @@ class JobEnqueuer:
                 check_size(queue, job.reserved_bytes or 0, field)
             specifications.append(under)
             jobs.append(job)
-        warnings = self._check_args(push)
         tenants = {each.tenant.id: each.tenant for each in queues.values() if each.tenant}
         if tenants:
             self._quotas().check(tenants, jobs, push.counted)
         # If the keys were registered recently, this call writes nothing, because it is cached.
         self._limits.register(registered(jobs))
-        return _ResolvedPush(push, jobs, specifications, queues, finish_tags, now_ms, warnings)
+        return _ResolvedPush(push, jobs, specifications, queues, finish_tags, now_ms)
 
     def _check_args(self, push: PushRequest) -> Mapping[int, Sequence[str]]:
         """Check the arguments of the jobs of a push. Return warnings by index.
 
-        Does nothing if no schema exists. Raises SchemaMismatch, and what the read of a schema does.
+        Does nothing if no schema exists, or this function doesn't check. Raises SchemaMismatch, and what the read of a schema does.
         """
-        directory, alongside = self._schemas.item, push.alongside
-        if directory is None:
+        if not self._checks_args or not self._directory().schemas_exist():
             return {}
+        alongside = push.alongside
         if alongside is not None and alongside.steps:
             contents = [(str(each["type"]), each) for each in alongside.templates]
         else:
             contents = [(each.type, each.content) for each in push.specifications]
         try:
             prefix = "jobs[{}]." if push.batch else ""
-            return self._validation().check(directory, contents, prefix)
+            return self._validation().check(contents, prefix)
         except SchemaMismatch as error:
             if push.batch:
                 envelope.at_index(error, error.index)

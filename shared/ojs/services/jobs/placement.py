@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ojs.bounded import BoundedMap, CachedItem
+from ojs.bounded import BoundedMap
 from ojs.clock import Clock
 from ojs.domain.fair_queue.tags import Fairness, Share, tagged, tags, ticks_at, with_tag
 from ojs.domain.job.job import Job
@@ -41,13 +41,11 @@ class FairQueuePlacement:
         jobs: JobReader,
         queues: QueueStore,
         finish_tags: TenantFinishTags,
-        schema_directory: CachedItem,
         clock: Clock,
     ) -> None:
         self._jobs = jobs
         self._queues = queues
         self._tenants = finish_tags
-        self._schemas = schema_directory
         self._clock = clock
         # Per-container cache of fair queues with one lane. If a queue has several lanes, a job's
         # lane is unknown before the queue is read.
@@ -59,8 +57,7 @@ class FairQueuePlacement:
         """Read the queues of new jobs, and the finish tags of their tenants in queues known as
         fair.
 
-        Makes one call for 100 queues and tags, which also reads the directory of schemas if this
-        container's copy is too old. Each job is given as its queue, priority (None if
+        Makes one call for 100 queues and tags. Each job is given as its queue, priority (None if
         the job does not become available immediately), and content.
         """
         names: list[str] = []
@@ -72,15 +69,12 @@ class FairQueuePlacement:
                 wanted.append(FairLine(name, 0, priority).key_of(fairness.share(content).tenant))
         names, wanted = list(dict.fromkeys(names)), list(dict.fromkeys(wanted))
         finish_tags: FinishTags = {}
-        also, asked_ms = self._schemas.list_unread(), self._clock.now_ms()
-        if len(names) == 1 and not wanted and not also:
+        if len(names) == 1 and not wanted:
             queue = self._queues.current(names[0])
             found = {} if queue is None else {names[0]: queue}
         else:
-            found, items = self._queues.current_many(sorted(names), [*wanted, *also])
+            found, items = self._queues.current_many(sorted(names), wanted)
             finish_tags = finish_tags_of(wanted, items)
-            if also:
-                self._schemas.note(items, asked_ms=asked_ms)
         self._remember(found.values())
         return found, finish_tags
 

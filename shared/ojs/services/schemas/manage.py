@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ojs.clock import Clock
 from ojs.domain import jsontext
@@ -13,12 +13,10 @@ from ojs.domain.job.envelope import check_type
 from ojs.domain.page import Page
 from ojs.domain.schemas import Schema, SchemaMode, SchemaRequest, Version
 from ojs.records import record
+from ojs.store.deliveries.deliveries import DeliveryDirectory, DeliveryStore
 from ojs.store.schemas import schemas as store
 from ojs.store.schemas.schemas import SchemaDirectory, SchemaEntry, SchemaStore
 from ojs.store.table.races import retry_on_race
-
-if TYPE_CHECKING:
-    from ojs.bounded import CachedItem
 
 _BUSY = "Concurrent requests changed the schemas."
 # The class below has a method with the name `list`.
@@ -38,12 +36,19 @@ class Schemas:
     """Manages schemas."""
 
     def __init__(
-        self, *, schemas: SchemaStore, schema_directory: CachedItem, schema_mode: str, clock: Clock
+        self,
+        *,
+        schemas: SchemaStore,
+        deliveries: DeliveryStore,
+        directory: DeliveryDirectory,
+        schema_mode: str | None,
+        clock: Clock,
     ) -> None:
         """Create the service. `schema_mode` is the mode of types without a separate mode."""
         self._schemas = schemas
-        self._cached = schema_directory
-        self._mode = SchemaMode(schema_mode)
+        self._deliveries = deliveries
+        self._served = directory
+        self._mode = SchemaMode(schema_mode or SchemaMode.OFF)
         self._clock = clock
 
     def register(
@@ -97,8 +102,9 @@ class Schemas:
                 ),
             )
             self._check_room(after, len(listed) + 1)
-            self._schemas.add(new, directory, after)
-            self._cached.forget()
+            # Each container that enqueues reads the directory of deliveries.
+            self._schemas.add(new, directory, after, self._deliveries.note_schemas())
+            self._served.forget()
             return self._status(new, after.entries[job_type])
 
         return retry_on_race(make_attempt, busy=_BUSY)
@@ -191,7 +197,6 @@ class Schemas:
                 self._schemas.put_directory(directory, after)
 
         retry_on_race(make_attempt, busy=_BUSY)
-        self._cached.forget()
         return self.get(job_type)
 
     def delete(self, job_type: str, version: str | int) -> SchemaStatus:
@@ -216,9 +221,7 @@ class Schemas:
             self._schemas.remove(old, directory, directory.with_entry(job_type, after))
             return gone[0]
 
-        found = retry_on_race(make_attempt, busy=_BUSY)
-        self._cached.forget()
-        return found
+        return retry_on_race(make_attempt, busy=_BUSY)
 
     def _entry(self, job_type: str, directory: SchemaDirectory | None = None) -> SchemaEntry:
         found = (directory or self._schemas.read_directory()).entries.get(job_type)

@@ -16,7 +16,7 @@ from ojs.domain import jsontext, schemas
 from ojs.domain.errors import InvalidRequest, SchemaMismatch, shorten
 from ojs.domain.schemas import MAX_ERRORS, Schema, SchemaMode, Version
 from ojs.records import record
-from ojs.store.schemas.schemas import SchemaDirectory, SchemaEntry, SchemaStore
+from ojs.store.schemas.schemas import SchemaEntry, SchemaStore
 
 logger = Logger()
 
@@ -92,30 +92,25 @@ class SchemaValidation:
         self,
         *,
         schemas: SchemaStore,
-        schema_mode: str,
+        schema_mode: str | None,
     ) -> None:
         """Create the service. `schema_mode` is the mode of types without a separate mode."""
         self._schemas = schemas
-        self._mode = SchemaMode(schema_mode)
-        self._directory: tuple[Mapping[str, Any] | None, SchemaDirectory] = (
-            None,
-            SchemaDirectory(),
-        )
+        self._mode = SchemaMode(schema_mode or SchemaMode.OFF)
         # By type, revision in the directory, and version. None: the version is not registered.
         self._compiled: BoundedMap[tuple[str, int, str], list[Validator]] = BoundedMap(_REMEMBERED)
 
     def check(
         self,
-        directory: Mapping[str, Any],
         contents: Sequence[tuple[str, Mapping[str, Any]]],
         prefix: str,
     ) -> dict[int, list[str]]:
         """Check the arguments of jobs.
 
-        Makes one call for each version that this container does not know.
+        Makes one call for each version that this container does not know, and one if its copy of
+        the directory is too old.
 
         Args:
-            directory: The stored directory.
             contents: Type and payload of each job.
             prefix: Prefix of field names in errors, with `{}` for the index of the job.
 
@@ -124,11 +119,9 @@ class SchemaValidation:
 
         Raises:
             SchemaMismatch: Arguments don't match a schema, in mode `strict`.
-            OjsError: A schema can't be read.
+            OjsError: The directory or a schema can't be read.
         """
-        if self._directory[0] is not directory:
-            self._directory = (directory, SchemaDirectory.of(dict(directory)))
-        entries, warnings, told = self._directory[1].entries, {}, 0
+        entries, warnings, told = self._schemas.read_cached().entries, {}, 0
         for index, (job_type, content) in enumerate(contents):
             entry = entries.get(job_type)
             mode = SchemaMode.OFF if entry is None else entry.mode or self._mode

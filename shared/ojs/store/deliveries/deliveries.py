@@ -11,7 +11,7 @@ deliveries. Items of queues and jobs have no data about deliveries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, field, replace
 from typing import Any
@@ -61,10 +61,13 @@ class Directory:
     """All deliveries by name.
 
     `revision` increases with each change. It is at least the version of each deleted delivery.
+    `schemas` is true when a schema of job arguments was ever registered: each container that
+    enqueues reads the directory, so a deployment without schemas reads nothing for them.
     """
 
     entries: Mapping[str, DirectoryEntry] = field(default_factory=dict)
     revision: int = 0
+    schemas: bool = False
 
     def text(self) -> str:
         """Return the directory as stored JSON."""
@@ -184,6 +187,12 @@ class DeliveryStore:
                 tell_loser=False,
             )
 
+    def note_schemas(self) -> Sequence[Put]:
+        """Return the write that records that schemas exist, or nothing if it is recorded."""
+        directory = self.directory()
+        noted = replace(directory, schemas=True)
+        return [] if directory.schemas else [_directing(noted, directory.entries)]
+
     def armed(self, delivery: Delivery, until_ms: int) -> None:
         """Record the time (ms) up to which a sweep has sent wake-up messages with a delay."""
         # Race: the delivery is deleted, or another sweep recorded a later time. The loser changes
@@ -200,6 +209,14 @@ class DeliveryStore:
             )
 
 
+@record(frozen=True)
+class _Served:
+    """The deliveries of each queue, and whether schemas exist."""
+
+    queues: Mapping[str, tuple[str, ...]]
+    schemas: bool
+
+
 class DeliveryDirectory:
     """A per-container cache of the directory: which deliveries serve each queue."""
 
@@ -207,7 +224,7 @@ class DeliveryDirectory:
         self._store = deliveries
         self._pools = pools
         self._clock = clock
-        self._seen: BoundedMap[str, tuple[int, Mapping[str, tuple[str, ...]]]] = BoundedMap(1)
+        self._seen: BoundedMap[str, tuple[int, _Served]] = BoundedMap(1)
 
     def serving(self, queue: str) -> tuple[str, ...]:
         """Return the names of the deliveries that serve a queue.
@@ -215,29 +232,35 @@ class DeliveryDirectory:
         Makes at most two calls in REMEMBERED_MS. If the table can't be read, the result is empty,
         so that an enqueue doesn't fail.
         """
-        return self._queues().get(queue, ())
+        return self._read().queues.get(queue, ())
 
     def names(self) -> set[str]:
         """Return the names of all deliveries that serve a queue, in the form that `serving`
         returns.
         """
-        return {name for names in self._queues().values() for name in names}
+        return {name for names in self._read().queues.values() for name in names}
+
+    def schemas_exist(self) -> bool:
+        """Return whether schemas of job arguments exist. True if no read has succeeded."""
+        return self._read().schemas
 
     def forget(self) -> None:
         """Discard the cached directory. The next use reads the table."""
         self._seen.forget("")
 
-    def _queues(self) -> Mapping[str, tuple[str, ...]]:
+    def _read(self) -> _Served:
         now_ms = self._clock.now_ms()
-        read_ms, queues = self._seen.get("", (None, {}))
+        read_ms, seen = self._seen.get("", (None, _Served({}, schemas=True)))
         if read_ms is not None and 0 <= now_ms - read_ms < REMEMBERED_MS:
-            return queues
+            return seen
         # After an error, the cached directory is kept. The stream consumer or the sweep wakes
         # deliveries that are missing in it.
         with suppress(OjsError):
-            queues = served(self._store.directory(consistent=False), self._pools)
-        self._seen.put("", (now_ms, queues))
-        return queues
+            directory = self._store.directory(consistent=False)
+            seen = replace(seen, schemas=directory.schemas)
+            seen = replace(seen, queues=served(directory, self._pools))
+        self._seen.put("", (now_ms, seen))
+        return seen
 
 
 def served(directory: Directory, pools: PoolStore) -> dict[str, tuple[str, ...]]:
@@ -272,8 +295,10 @@ def _directing(
     Race: another delivery is changed. The loser reads and checks again, because no queue can have
     two deliveries.
     """
-    after = Directory(entries, max(directory.revision + 1, deleted))
+    after = replace(directory, entries=entries, revision=max(directory.revision + 1, deleted))
     item: Item = {"pk": _KEY[0], "sk": _KEY[1], "of": after.text(), "rev": after.revision}
+    if after.schemas:
+        item["schemas"] = 1
     if not directory.revision:
         return Put(item, condition="attribute_not_exists(pk)")
     return Put(item, condition="#rev = :seen", values={":seen": directory.revision})
@@ -286,7 +311,7 @@ def _directory(item: Item) -> Directory:
             name: DirectoryEntry(pool=it) if isinstance(it, str) else DirectoryEntry(tuple(it))
             for name, it in stored.items()
         }
-        return Directory(entries, number(item, "rev"))
+        return Directory(entries, number(item, "rev"), "schemas" in item)
     except Exception as error:
         raise UnreadableItem("the directory of deliveries", error) from error
 

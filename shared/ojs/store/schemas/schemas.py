@@ -6,9 +6,11 @@ are written in one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 
+from ojs.bounded import BoundedMap
+from ojs.clock import Clock
 from ojs.domain import jsontext
 from ojs.domain.errors import NotFound
 from ojs.domain.schemas import Schema, SchemaMode, Version
@@ -21,6 +23,8 @@ from ojs.store.table.values import Item, number
 
 _KEY = (keys.SCHEMAS, keys.RECORD)
 MAX_DIRECTORY_BYTES = 350_000
+# Time (ms) for which a container uses its copy of the directory.
+REMEMBERED_MS = 10_000
 SCHEMA = Record(
     Schema,
     "schema",
@@ -87,8 +91,19 @@ class SchemaDirectory:
 class SchemaStore:
     """Reads and writes schemas and their directory."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, clock: Clock) -> None:
         self._table = table
+        self._clock = clock
+        self._seen: BoundedMap[str, tuple[int, SchemaDirectory]] = BoundedMap(1)
+
+    def read_cached(self) -> SchemaDirectory:
+        """Return the directory, at most REMEMBERED_MS old. Makes at most one call."""
+        now_ms = self._clock.now_ms()
+        read_ms, directory = self._seen.get("", (None, SchemaDirectory()))
+        if read_ms is None or not 0 <= now_ms - read_ms < REMEMBERED_MS:
+            directory = self.read_directory()
+            self._seen.put("", (now_ms, directory))
+        return directory
 
     def read_directory(self) -> SchemaDirectory:
         """Read the directory. Makes one call."""
@@ -112,8 +127,13 @@ class SchemaStore:
             raise NotFound("schema", uri)
         return str(item["type"]), str(item["version"])
 
-    def add(self, new: Schema, seen: SchemaDirectory, after: SchemaDirectory) -> None:
-        """Store a new version. Raises LostRace: it exists, or the directory has changed."""
+    def add(
+        self, new: Schema, seen: SchemaDirectory, after: SchemaDirectory, also: Iterable[Put]
+    ) -> None:
+        """Store a new version, together with additional writes.
+
+        Raises LostRace: it exists, or the directory has changed, or a condition of `also` fails.
+        """
         item = SCHEMA.item(new, pk=keys.schemas(new.type), sk=f"{keys.VERSION}{new.number.key}")
         writes = [Put(item, condition="attribute_not_exists(pk)"), _directing(seen, after)]
         if new.given_uri is not None:
@@ -121,7 +141,8 @@ class SchemaStore:
             named: Item = {**key, "type": new.type, "version": new.version}
             # Race: another version is registered with the same URI. The loser reads it.
             writes.append(Put(named, condition="attribute_not_exists(pk)"))
-        self._table.transact(writes)
+        self._table.transact([*writes, *also])
+        self._seen.forget("")
 
     def remove(self, old: Schema, seen: SchemaDirectory, after: SchemaDirectory) -> None:
         """Delete a version. Raises LostRace: it does not exist, or the directory has changed."""
@@ -129,10 +150,12 @@ class SchemaStore:
         pk, sk = keys.schemas(old.type), f"{keys.VERSION}{old.number.key}"
         named = [] if old.given_uri is None else [Delete(keys.schemas(old.given_uri), keys.RECORD)]
         self._table.transact([Delete(pk, sk, condition=there), _directing(seen, after), *named])
+        self._seen.forget("")
 
     def put_directory(self, seen: SchemaDirectory, after: SchemaDirectory) -> None:
         """Store a changed directory. Raises LostRace: it has changed."""
         self._table.put(_directing(seen, after))
+        self._seen.forget("")
 
 
 def _directing(seen: SchemaDirectory, after: SchemaDirectory) -> Put:
