@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli import target
-from cli.output import printable
+from cli.output import add_json, as_json, printable
 
 if TYPE_CHECKING:
     import argparse
@@ -44,6 +44,8 @@ def add(commands: Any) -> None:
     generate = actions.add_parser("generate", help="print types and enqueue functions")
     generate.add_argument("--language", required=True, choices=("python", "typescript"))
     generate.set_defaults(run=_generate)
+    for each in (listed, show, put, delete, mode):
+        add_json(each)
     for each in (listed, show, put, delete, mode, generate):
         target.add_arguments(each)
 
@@ -51,11 +53,14 @@ def add(commands: Any) -> None:
 def _list(options: argparse.Namespace) -> None:
     server = target.server(options)
     for each in server.each(server.list_schemas, limit=200):
-        print(printable(_line(each)))
+        _print(options, each)
 
 
-def _line(seen: Mapping[str, Any]) -> str:
-    return f"{seen['type']}  {seen['version']}  {seen['mode']}  {seen['created_at']}"
+def _print(options: argparse.Namespace, seen: Mapping[str, Any]) -> None:
+    if options.json:
+        as_json(seen)
+    else:
+        print(printable(f"{seen['type']}  {seen['version']}  {seen['mode']}  {seen['created_at']}"))
 
 
 def _show(options: argparse.Namespace) -> None:
@@ -64,7 +69,10 @@ def _show(options: argparse.Namespace) -> None:
         found = server.admin_get_schema(options.type)
     else:
         found = server.admin_get_schema_version(options.type, options.version)
-    print(json.dumps(found["schema"], indent=2))
+    if options.json:
+        as_json(found)
+    else:
+        print(json.dumps(found["schema"], indent=2))
 
 
 def _put(options: argparse.Namespace) -> None:
@@ -74,17 +82,20 @@ def _put(options: argparse.Namespace) -> None:
     except (OSError, ValueError) as error:
         raise target.CommandError(f"file: {error}", target.Exit.USAGE) from None
     server = target.server(options)
-    print(printable(_line(server.admin_put_schema(options.type, options.version, schema=schema))))
+    _print(options, server.admin_put_schema(options.type, options.version, schema=schema))
 
 
 def _delete(options: argparse.Namespace) -> None:
     gone = target.server(options).delete_schema_version(options.type, options.version)
-    print(printable(f"{gone['type']}  {gone['version']}  deleted"))
+    if options.json:
+        as_json(gone)
+    else:
+        print(printable(f"{gone['type']}  {gone['version']}  deleted"))
 
 
 def _mode(options: argparse.Namespace) -> None:
     seen = target.server(options).admin_set_schema_mode(options.type, mode=options.mode)
-    print(printable(_line(seen)))
+    _print(options, seen)
 
 
 # --- code -----------------------------------------------------------------------------------------

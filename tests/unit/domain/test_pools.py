@@ -75,7 +75,7 @@ def test_prevention_that_is_not_enabled_is_kept_and_not_in_force() -> None:
 def test_a_pool_shows_no_more_than_was_told() -> None:
     assert shown_as(pools.parse("general", {"queues": ["a"]})).keys() == {
         "name", "id", "queues", "strategy", "isolated", "created_at", "configured_at",
-        "active_workers", "workers", "active_jobs",
+        "active_workers", "workers", "active_jobs", "etag",
     }  # fmt: skip
 
 

@@ -91,6 +91,8 @@ def test_wrong_methods_are_told_the_right_ones(api: Api) -> None:
         at = path.replace("{id}", UNKNOWN).replace("{name}", "default")
         right = set(contract.at(at))
         for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "TRACE", "BREW"} - right:
+            if method == "DELETE" and path.endswith("/history"):
+                continue  # `features.PURGE`
             reply = api(method, at)
             assert (reply.status, reply.error["code"]) == (405, "method_not_allowed")
             allowed = set(reply.headers["Allow"].split(", "))

@@ -109,7 +109,9 @@ def test_an_override_that_is_over_before_it_begins_is_refused(api: Api) -> None:
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_a_key_that_nobody_used_is_not_found(api: Api, method: str) -> None:
     assert api(method, f"{BASE}/nobody").status == 404
-    reply = api(method, f"{BASE}/a%7Cb")
+    # The key of a tenant, and a name of no tenant.
+    assert api(method, f"{BASE}/a%7Cb").status == 404
+    reply = api(method, f"{BASE}/a%20b%7Cc")
     assert (reply.status, reply.error["details"]["field"]) == (400, "key")
 
 

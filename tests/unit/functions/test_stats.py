@@ -671,7 +671,8 @@ def test_derived_operations_change_nothing(api: Api) -> None:
         "root_metrics", "dead_letter_stats", "admin_dead_letter_stats", "list_pools", "get_pool",
         "scheduling_stats", "list_jobs", "admin_list_jobs", "list_unique_jobs",
         "list_deliveries", "get_delivery", "stream_events", "stream_queue_events",
-        "list_webhook_deliveries",
+        "list_webhook_deliveries", "list_tenants", "get_tenant", "tenant_stats", "list_tenant_jobs",
+        "search_history",
     }  # fmt: skip
 
 
