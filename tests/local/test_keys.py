@@ -156,6 +156,11 @@ def test_a_reset_keeps_the_first_key(tmp_path: Path) -> None:
     root = first_key(server)
     made = ojs_aws(server, "keys", "create", "k", "--scope", "work", key=root).stdout.strip()
     assert ask(server, made, "POST", "/ojs/v1/admin/reset") == 401
+    for limit in ("--tenant", "--queue"):
+        scopes = ("--scope", "admin:write", "--scope", "admin:read")
+        limited = ojs_aws(server, "keys", "create", f"k{limit[2:]}", limit, "a", *scopes, key=root)
+        assert ask(server, limited.stdout.strip(), "GET", "/ojs/v1/queues") != 401
+        assert ask(server, limited.stdout.strip(), "POST", "/ojs/v1/admin/reset") == 401
     assert ask(server, root, "POST", "/ojs/v1/admin/reset") == 200
     assert ask(server, made, "POST", "/ojs/v1/workers/fetch", {"queues": ["a"]}) == 401
     assert ask(server, root, "GET", "/ojs/v1/queues") == 200

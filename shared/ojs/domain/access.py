@@ -93,7 +93,7 @@ class Principal:
     @property
     def limited(self) -> bool:
         """Whether the caller's queue scope is restricted."""
-        return self.queues is not None
+        return self.queues is not None or self.tenant is not None
 
     @property
     def whole_tenant(self) -> bool:
@@ -127,7 +127,7 @@ class Principal:
     def reaches(self, queue: str) -> bool:
         """Return whether the caller's queue scope contains a queue."""
         if self.queues is None:
-            return True
+            return self.tenant is None or matches_pattern(qualified(self.tenant, "*"), queue)
         return any(matches_pattern(each, queue) for each in self.queues)
 
     def with_tenant(self, tenant: str) -> Principal:
