@@ -94,6 +94,19 @@ export async function call(
 
 export const get = (path: string, signal?: AbortSignal) => call("GET", path, undefined, signal);
 
+/** The first pages of a list. */
+export async function readPages(path: string, pages: number, limit: number, signal?: AbortSignal): Promise<{ items: Json[]; more: boolean }> {
+  const items: Json[] = [];
+  let cursor: string | undefined;
+  for (let page = 0; page < pages; page++) {
+    const answer = await get(path + query({ limit, cursor }), signal);
+    items.push(...answer.items);
+    cursor = answer.pagination.next_cursor;
+    if (!cursor) break;
+  }
+  return { items, more: Boolean(cursor) };
+}
+
 /** A query string of the parameters that have a value. */
 export function query(values: Record<string, string | number | undefined | null>): string {
   const found = Object.entries(values).filter(([, v]) => v !== undefined && v !== null && v !== "");

@@ -98,3 +98,48 @@ def test_tenants(screen: Opener) -> None:
     shown.answer("Delete tenant")
     shown.told("Tenant acme deleted")
     assert saved.pop()[0] == "DELETE"
+
+
+def test_schemas(screen: Opener, call: Caller) -> None:
+    shown = screen().open("schemas")
+    shown.press("Register schema")
+    shown.answer("Register", version="1.0.0")
+    shown.page.locator("dialog .refused", has_text="is required").wait_for()
+    shown.answer("Register", type="t.schema", schema="{")
+    shown.page.locator("dialog .refused", has_text="must be JSON").wait_for()
+    assert not shown.barriers()
+    shown.answer("Register", schema='{"type": "object", "properties": {"to": {"type": "string"}}}')
+    shown.told("t.schema 1.0.0 registered")
+    shown.page.locator("h1", has_text="t.schema").wait_for()
+    shown.press("Register version")
+    changed = '{"type": "object", "properties": {"to": {"type": "integer"}}}'
+    shown.answer("Register", version="1.1.0", schema=changed)
+    shown.page.locator("dialog .refused", has_text="to").wait_for()
+    shown.answer("Register", version="2.0.0")
+    shown.told("t.schema 2.0.0 registered")
+    shown.page.locator("section", has_text="Schema of version 2.0.0").wait_for()
+    shown.page.get_by_role("link", name="1.0.0", exact=True).click()
+    old = shown.page.locator("section", has_text="Schema of version 1.0.0")
+    old.locator(".json", has_text='"string"').first.wait_for()
+    shown.press("Set mode")
+    shown.answer("Set mode", mode="strict")
+    shown.told("t.schema: mode strict")
+    shown.page.locator("header", has_text="mode strict").wait_for()
+    versions = call("GET", "/admin/schemas/t.schema/versions")
+    assert (versions["mode"], len(versions["versions"])) == ("strict", 2)
+    reader = call("POST", "/admin/keys", {"name": "schemas", "scopes": ["admin:read"]})["secret"]
+    looks: list[dict[str, Any]] = [{"scheme": "dark"}, {"size": PHONE}, {"signed_in": reader}]
+    for look in looks:
+        other = screen(**look).open("schemas")
+        other.page.get_by_role("link", name="t.schema").click()
+        other.page.locator("section", has_text="Schema of version 2.0.0").wait_for()
+        assert not other.barriers(), look
+        width = other.page.evaluate("() => document.scrollingElement.scrollWidth - innerWidth")
+        assert width <= 0, look
+    for name in ("Register version", "Set mode", "Delete: 1.0.0"):
+        assert other.page.get_by_role("button", name=name).is_disabled(), name
+    for version in ("1.0.0", "2.0.0"):
+        shown.page.get_by_role("button", name=f"Delete: {version}").click()
+        shown.answer("Delete version")
+        shown.told(f"t.schema {version} deleted")
+    shown.page.get_by_text("No schemas").wait_for()

@@ -1,22 +1,12 @@
 import { useState } from "preact/hooks";
-import { get, type Json, query } from "../api";
+import { readPages } from "../api";
 import { label } from "../format";
 import { usePoll } from "../live";
 import { Card, Empty, Page, Pager, Table, Text, Time, When } from "../ui";
 
 export function Audit() {
   const [pages, setPages] = useState(1);
-  const read = usePoll(async (signal) => {
-    const items: Json[] = [];
-    let cursor: string | undefined;
-    for (let page = 0; page < pages; page++) {
-      const answer = await get(`/admin/actions${query({ limit: 50, cursor })}`, signal);
-      items.push(...answer.items);
-      cursor = answer.pagination.next_cursor;
-      if (!cursor) break;
-    }
-    return { items, more: Boolean(cursor) };
-  }, [pages], { everyMs: 30_000 * pages, about: "" });
+  const read = usePoll((signal) => readPages("/admin/actions", pages, 50, signal), [pages], { everyMs: 30_000 * pages, about: "" });
   return (
     <Page title="Audit log" read={read} about="Changes by operators in the last 90 days: each request that requires admin:write or changes a cron job or workflow, from the dashboard and from other clients.">
       <Card>
