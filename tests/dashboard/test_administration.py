@@ -143,3 +143,35 @@ def test_schemas(screen: Opener, call: Caller) -> None:
         shown.answer("Delete version")
         shown.told(f"t.schema {version} deleted")
     shown.page.get_by_text("No schemas").wait_for()
+
+
+def test_actions_show_what_changed_and_are_undone(screen: Opener, call: Caller) -> None:
+    def concurrency() -> object:
+        return call("GET", "/queues/undone/config")["own"].get("concurrency")
+
+    call("POST", "/queues", {"name": "undone", "concurrency": 3})
+    call("PUT", "/admin/queues/undone/config", {"concurrency": 8})
+    shown = screen().open("audit")
+    button = shown.page.get_by_role("button", name="Changes: Configure queue undone")
+    button.first.click()
+    row = shown.page.locator("dialog tr", has_text="concurrency")
+    assert row.locator("td").all_inner_texts() == ["concurrency", "3", "8"]
+    assert not shown.barriers()
+    shown.answer("Undo")
+    shown.told("undone")
+    assert concurrency() == 3
+    # It has another version now than after the first action.
+    call("PUT", "/admin/queues/undone/config", {"concurrency": 9})
+    button.last.click()
+    shown.answer("Undo")
+    shown.page.locator("dialog [role=alert]", has_text="Another request changed").wait_for()
+    assert concurrency() == 9
+    shown.press("Reload")
+    shown.answered()
+    reader = call("POST", "/admin/keys", {"name": "audits", "scopes": ["admin:read"]})["secret"]
+    other = screen(signed_in=reader).open("audit")
+    other.page.get_by_role("button", name="Changes: Configure queue undone").first.click()
+    other.page.locator("dialog", has_text="requires the scope admin:write").wait_for()
+    assert not other.page.get_by_role("button", name="Undo", exact=True).count()
+    other.press("Close")
+    other.answered()
