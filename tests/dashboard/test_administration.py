@@ -1,4 +1,4 @@
-"""Webhooks and tenants: each action of their pages, in each look, and for a key that reads."""
+"""Webhooks, tenants, schemas, and changes of configurations, in each look, and for a key that reads."""
 
 from __future__ import annotations
 
@@ -157,6 +157,9 @@ def test_actions_show_what_changed_and_are_undone(screen: Opener, call: Caller) 
     row = shown.page.locator("dialog tr", has_text="concurrency")
     assert row.locator("td").all_inner_texts() == ["concurrency", "3", "8"]
     assert not shown.barriers()
+    shown.page.set_viewport_size(PHONE)
+    assert not shown.barriers()
+    shown.page.set_viewport_size(DESKTOP)
     shown.answer("Undo")
     shown.told("undone")
     assert concurrency() == 3
@@ -175,3 +178,96 @@ def test_actions_show_what_changed_and_are_undone(screen: Opener, call: Caller) 
     assert not other.page.get_by_role("button", name="Undo", exact=True).count()
     other.press("Close")
     other.answered()
+
+
+def test_the_settings_of_a_queue_are_not_overwritten(screen: Opener, call: Caller) -> None:
+    call("POST", "/queues", {"name": "versions", "concurrency": 3})
+    shown = screen().open("queues/versions")
+    field = shown.page.locator('main [name="concurrency"]')
+    field.fill("4")
+    call("PUT", "/queues/versions/config", {"concurrency": 5})
+    shown.press("Save")
+    alert = shown.page.locator("main [role=alert]", has_text="Another request changed")
+    alert.wait_for()
+    assert not shown.barriers()
+    assert call("GET", "/queues/versions/config")["config"]["concurrency"] == 5
+    alert.get_by_role("button", name="Reload").press("Enter")
+    alert.wait_for(state="detached")
+    shown.until(lambda: field.input_value() == "5")
+    assert shown.page.evaluate("() => document.activeElement.id") == "main"
+    field.fill("6")
+    shown.press("Save")
+    shown.told("Saved: concurrency")
+    assert call("GET", "/queues/versions/config")["config"]["concurrency"] == 6
+
+
+def test_forms_do_not_overwrite_another_change(
+    screen: Opener, call: Caller, world: dict[str, str]
+) -> None:
+    hook = call("POST", "/webhooks/subscriptions", {"url": HOOK, "events": ["job.completed"]})
+    hook_path = f"/webhooks/subscriptions/{hook['id']}"
+    weights = {"mail": {"weight": 3}, "reports": {"weight": 1}}
+    shared = {"queues": weights, "strategy": "weighted"}
+    # Page, its button and that of its form, a field, another operator's change, and its value.
+    forms: list[tuple[str, str, str, str, tuple[str, str, Any], str]] = [
+        ("pools", "Edit: office", "Save", "concurrency",
+         ("PUT", "/admin/pools/office", {**shared, "concurrency": 7}), "7"),
+        ("limits", "Set override: example.org", "Set override", "concurrency",
+         ("PUT", "/rate-limits/example.org/override", {"concurrency": 7}), "7"),
+        ("webhooks", f"Edit: {HOOK}", "Save", "timeout_s",
+         ("PATCH", hook_path, {"timeout_s": 7}), "7s"),
+    ]  # fmt: skip
+    try:
+        shown = screen().open("pools")
+        for page, button, send, field, change, value in forms:
+            shown.go(page)
+            shown.press(button)
+            call(*change)
+            shown.answer(send, **{field: "9s" if value.endswith("s") else "9"})
+            shown.page.locator("dialog [role=alert]", has_text="Another request changed").wait_for()
+            with shown.page.expect_response(lambda answer: answer.request.method == "GET"):
+                shown.press("Reload")
+            shown.answered()
+            shown.quiet().press(button)
+            assert shown.page.locator(f'dialog [name="{field}"]').input_value() == value, page
+            shown.answer(send)
+            shown.answered()
+    finally:
+        call("DELETE", hook_path)
+        call("DELETE", "/rate-limits/example.org/override")
+        call("PUT", "/admin/pools/office", shared)
+
+
+def test_cron_jobs_are_edited(screen: Opener, call: Caller) -> None:
+    call("POST", "/cron", {
+        "name": "edited", "expression": "0 4 * * *", "timezone": "Asia/Tokyo", "type": "t.cron",
+        "args": [1], "options": {"queue": "reports", "priority": 3}, "description": "kept",
+    })  # fmt: skip
+    shown = screen().open("cron/edited")
+    shown.press("Edit: edited")
+    preview = shown.page.locator("dialog .preview")
+    preview.get_by_text("Daily at 04:00").wait_for()
+    shown.answer("Save", expression="61 * * * *")
+    shown.page.locator("dialog .refused", has_text="expression").wait_for()
+    shown.page.locator('dialog [name="expression"]').fill("30 5 * * *")
+    preview.get_by_text("Daily at 05:30").wait_for()
+    preview.locator("li").nth(4).wait_for()
+    assert not shown.barriers()
+    call("PATCH", "/cron/edited", {"timezone": "UTC"})
+    shown.answer("Save")
+    shown.page.locator("dialog [role=alert]", has_text="Another request changed").wait_for()
+    shown.press("Reload")
+    shown.answered()
+    shown.page.locator("dd", has_text="UTC").wait_for()
+    shown.press("Edit: edited")
+    shown.answer("Save", expression="30 5 * * *", queue="mail", args="[2]")
+    shown.told("Cron job edited saved")
+    shown.page.locator("dd", has_text="Daily at 05:30").wait_for()
+    cron = call("GET", "/cron/edited")
+    assert (cron["expression"], cron["timezone"], cron["args"]) == ("30 5 * * *", "UTC", [2])
+    assert cron["options"] == {"queue": "mail", "priority": 3}
+    assert cron["description"] == "kept"
+    reader = call("POST", "/admin/keys", {"name": "crons", "scopes": ["admin:read", "jobs:read"]})
+    other = screen(signed_in=reader["secret"]).open("cron/edited")
+    assert other.page.get_by_role("button", name="Edit: edited").is_disabled()
+    call("DELETE", "/cron/edited")

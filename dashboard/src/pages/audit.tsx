@@ -26,13 +26,13 @@ function show(action: Json, done: () => void): void {
   ask({
     title: `${verb(action)}: ${action.name ?? action.resource}`, dismiss: "Close", button: allowed && "Undo",
     text: <>
-      {action.omitted ? <p>The values are too large for the audit log.</p> : (
-        <Table rows={changes(action)} label="Changes" id={(each) => each.field} empty={<p>No value changed.</p>} columns={[
+      <Card>
+        {action.omitted ? <p>The values are too large for the audit log.</p> : <Table rows={changes(action)} label="Changes" id={(each) => each.field} empty={<p>No value changed.</p>} columns={[
           { name: "Field", cell: (each) => <Text>{each.field}</Text> },
           { name: "Before", cell: (each) => <Text>{each.before}</Text> },
           { name: "After", cell: (each) => <Text>{each.after}</Text> },
-        ]} />
-      )}
+        ]} />}
+      </Card>
       <p>{allowed ? "Undo restores the values before, unless they have changed since." : undo ? `To undo this action, a key requires the scope ${needs}.` : "This action can't be undone."}</p>
     </>,
     act: async () => {

@@ -75,7 +75,9 @@ export function SchemaPage({ name }: { name: string }) {
     act: async () => {
       await call("DELETE", `${ROOT}/${seg(name)}/${seg(String(each.version))}`);
       tell(`${name} ${each.version} deleted`);
-      if (versions.length > 1) read.again();
+      // The data of the page can be older than an earlier deletion.
+      const left = await get(`${ROOT}/${seg(name)}`).catch(() => null);
+      if (left) read.again();
       else go("/schemas");
     },
   });
