@@ -1,4 +1,4 @@
-"""Webhooks, tenants, schemas, and changes of configurations, in each look, and for a key that reads."""
+"""Webhooks, tenants, schemas, and changes of configurations, in each look, and for less of a key."""
 
 from __future__ import annotations
 
