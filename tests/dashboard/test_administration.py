@@ -1,4 +1,4 @@
-"""Webhooks, tenants, schemas, and changes of configurations, in each look, and for less of a key."""
+"""Webhooks, tenants, schemas, and changes of configurations: each action, look, and lesser key."""
 
 from __future__ import annotations
 
