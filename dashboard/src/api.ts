@@ -46,8 +46,9 @@ export async function call(
   path: string,
   body?: unknown,
   signal?: AbortSignal,
+  match?: Record<string, string>,
 ): Promise<Json> {
-  const headers: Record<string, string> = {};
+  const headers: Record<string, string> = { ...match };
   const sent = key.get();
   if (sent) headers.Authorization = `Bearer ${sent}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
@@ -74,6 +75,10 @@ export async function call(
   }
   if (answer.ok) return read;
   const details = read?.error ?? {};
+  if (answer.status === 412) {
+    details.message = "Another request changed this configuration. Your change was not saved.";
+    details.hint = "Reload to see the current values.";
+  }
   const error = new ApiError(
     answer.status,
     details.message ?? read?.message ?? `The server returned status ${answer.status}.`,
@@ -93,6 +98,26 @@ export async function call(
 }
 
 export const get = (path: string, signal?: AbortSignal) => call("GET", path, undefined, signal);
+
+/** Changes a configuration. Rejected with 412 if it has another version than `old`, which the form was filled from. */
+export const save = (method: string, path: string, body: unknown, old?: Json) =>
+  call(method, path, body, undefined, old?.etag && { "If-Match": `"${old.etag}"` });
+
+/** When it changes, all data of the page is read again. */
+export const reloads = box(0);
+
+/** The first pages of a list. */
+export async function readPages(path: string, pages: number, limit: number, signal?: AbortSignal): Promise<{ items: Json[]; more: boolean }> {
+  const items: Json[] = [];
+  let cursor: string | undefined;
+  for (let page = 0; page < pages; page++) {
+    const answer = await get(path + query({ limit, cursor }), signal);
+    items.push(...answer.items);
+    cursor = answer.pagination.next_cursor;
+    if (!cursor) break;
+  }
+  return { items, more: Boolean(cursor) };
+}
 
 /** A query string of the parameters that have a value. */
 export function query(values: Record<string, string | number | undefined | null>): string {

@@ -1,6 +1,6 @@
 // Reads data again while the tab is visible: when the server reports a change, or else at intervals.
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
-import { ApiError } from "./api";
+import { ApiError, reloads } from "./api";
 import { box, useBox } from "./box";
 import { follow, live, type News, tells } from "./socket";
 
@@ -47,6 +47,7 @@ export function usePoll<T>(
   const text = JSON.stringify(of);
   const [state, set] = useState<State<T>>({ of: text, ...NOTHING });
   const running = useBox(live);
+  const reload = useBox(reloads);
   const latest = useRef(read);
   latest.current = read;
   const began = useRef<() => void>(() => {});
@@ -117,7 +118,7 @@ export function usePoll<T>(
       clearTimeout(timer);
       document.removeEventListener("visibilitychange", seen);
     };
-  }, [text, everyMs, running, about]);
+  }, [text, everyMs, running, about, reload]);
   const again = useCallback(() => began.current(), []);
   // Data of other arguments is never shown, not even until the first response.
   return { ...(state.of === text ? state : NOTHING), again };

@@ -21,6 +21,7 @@ import { Limits } from "./pages/limits";
 import { Events } from "./pages/events";
 import { Keys } from "./pages/keys";
 import { Audit } from "./pages/audit";
+import { SchemaPage, Schemas } from "./pages/schemas";
 import { Tenants } from "./pages/tenants";
 import { Webhooks } from "./pages/webhooks";
 import { Settings } from "./pages/settings";
@@ -56,6 +57,7 @@ const GROUPS: [string, Entry[]][] = [
     { path: "audit", name: "Audit log", page: Audit },
     { path: "keys", name: "Access keys", page: Keys },
     { path: "tenants", name: "Tenants", page: Tenants },
+    { path: "schemas", name: "Schemas", page: Schemas, one: SchemaPage },
     { path: "settings", name: "Settings", page: Settings },
   ]],
 ];

@@ -1,7 +1,7 @@
 // Components that all pages use.
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
-import { ApiError, can, type Json, me, parsedSpan } from "./api";
+import { ApiError, can, type Json, me, parsedSpan, reloads } from "./api";
 import { box, useBox } from "./box";
 import { ago, duration, json, label, moment, number, plural, spanMs } from "./format";
 import { now, type Read } from "./live";
@@ -71,6 +71,21 @@ export function ErrorText({ error }: { error: ApiError }) {
       <bdi>{error.message}</bdi> {error.hint && <span class="dim">{error.hint}</span>}{" "}
       {error.requestId && <span class="dim">({error.status}, request <code>{error.requestId}</code>)</span>}
     </>
+  );
+}
+
+/** The error of a form. After a 412, the user can reload the data of the page. */
+export function Refusal({ error, onReload }: { error: ApiError; onReload?: () => void }) {
+  const reload = () => {
+    reloads.set(reloads.get() + 1);
+    if (onReload) onReload();
+    else document.getElementById("main")?.focus();
+  };
+  return (
+    <div class="notice bad" role="alert">
+      <p><ErrorText error={error} /></p>
+      {error.status === 412 && <button type="button" onClick={reload}>Reload</button>}
+    </div>
   );
 }
 
@@ -502,7 +517,8 @@ export interface Question {
 interface Asked {
   title: string;
   text?: Children;
-  button: string;
+  /** Without it, the dialog only shows something. */
+  button?: string;
   danger?: boolean;
   questions?: Question[];
   /** Shown below the fields, with their current values. */
@@ -549,7 +565,7 @@ export function Asking() {
 /** Fields with the server's errors. */
 export function Form(props: {
   text?: Children;
-  button: string;
+  button?: string;
   danger?: boolean;
   questions?: Question[];
   watch?: (answers: Record<string, string>) => Children;
@@ -590,10 +606,10 @@ export function Form(props: {
       {props.text && <div class="asked">{props.text}</div>}
       {questions.map((each) => <Field key={each.name} of={each} refused={refusalOf(refused, each.name)} />)}
       {props.watch?.(now)}
-      {unplaced && <p class="notice bad" role="alert"><ErrorText error={error} /></p>}
+      {unplaced && <Refusal error={error} onReload={() => props.onDone?.()} />}
       <div class="row end">
         {props.more}
-        <button type="submit" class={props.danger ? "danger" : "main"} disabled={busy}>{props.button}</button>
+        {props.button && <button type="submit" class={props.danger ? "danger" : "main"} disabled={busy}>{props.button}</button>}
       </div>
     </form>
   );

@@ -1,4 +1,4 @@
-"""Webhooks and tenants: each action of their pages, in each look, and for a key that reads."""
+"""Webhooks, tenants, schemas, and changes of configurations: each action, look, and lesser key."""
 
 from __future__ import annotations
 
@@ -98,3 +98,176 @@ def test_tenants(screen: Opener) -> None:
     shown.answer("Delete tenant")
     shown.told("Tenant acme deleted")
     assert saved.pop()[0] == "DELETE"
+
+
+def test_schemas(screen: Opener, call: Caller) -> None:
+    shown = screen().open("schemas")
+    shown.press("Register schema")
+    shown.answer("Register", version="1.0.0")
+    shown.page.locator("dialog .refused", has_text="is required").wait_for()
+    shown.answer("Register", type="t.schema", schema="{")
+    shown.page.locator("dialog .refused", has_text="must be JSON").wait_for()
+    assert not shown.barriers()
+    shown.answer("Register", schema='{"type": "object", "properties": {"to": {"type": "string"}}}')
+    shown.told("t.schema 1.0.0 registered")
+    shown.page.locator("h1", has_text="t.schema").wait_for()
+    shown.press("Register version")
+    changed = '{"type": "object", "properties": {"to": {"type": "integer"}}}'
+    shown.answer("Register", version="1.1.0", schema=changed)
+    shown.page.locator("dialog .refused", has_text="to").wait_for()
+    shown.answer("Register", version="2.0.0")
+    shown.told("t.schema 2.0.0 registered")
+    shown.page.locator("section", has_text="Schema of version 2.0.0").wait_for()
+    shown.page.get_by_role("link", name="1.0.0", exact=True).click()
+    old = shown.page.locator("section", has_text="Schema of version 1.0.0")
+    old.locator(".json", has_text='"string"').first.wait_for()
+    shown.press("Set mode")
+    shown.answer("Set mode", mode="strict")
+    shown.told("t.schema: mode strict")
+    shown.page.locator("header", has_text="mode strict").wait_for()
+    versions = call("GET", "/admin/schemas/t.schema/versions")
+    assert (versions["mode"], len(versions["versions"])) == ("strict", 2)
+    reader = call("POST", "/admin/keys", {"name": "schemas", "scopes": ["admin:read"]})["secret"]
+    looks: list[dict[str, Any]] = [{"scheme": "dark"}, {"size": PHONE}, {"signed_in": reader}]
+    for look in looks:
+        other = screen(**look).open("schemas")
+        other.page.get_by_role("link", name="t.schema").click()
+        other.page.locator("section", has_text="Schema of version 2.0.0").wait_for()
+        assert not other.barriers(), look
+        width = other.page.evaluate("() => document.scrollingElement.scrollWidth - innerWidth")
+        assert width <= 0, look
+    for name in ("Register version", "Set mode", "Delete: 1.0.0"):
+        assert other.page.get_by_role("button", name=name).is_disabled(), name
+    for version in ("1.0.0", "2.0.0"):
+        shown.page.get_by_role("button", name=f"Delete: {version}").click()
+        shown.answer("Delete version")
+        shown.told(f"t.schema {version} deleted")
+    shown.page.get_by_text("No schemas").wait_for()
+
+
+def test_actions_show_what_changed_and_are_undone(screen: Opener, call: Caller) -> None:
+    def concurrency() -> object:
+        return call("GET", "/queues/undone/config")["own"].get("concurrency")
+
+    call("POST", "/queues", {"name": "undone", "concurrency": 3})
+    call("PUT", "/admin/queues/undone/config", {"concurrency": 8})
+    shown = screen().open("audit")
+    button = shown.page.get_by_role("button", name="Changes: Configure queue undone")
+    button.first.click()
+    row = shown.page.locator("dialog tr", has_text="concurrency")
+    assert row.locator("td").all_inner_texts() == ["concurrency", "3", "8"]
+    assert not shown.barriers()
+    shown.page.set_viewport_size(PHONE)
+    assert not shown.barriers()
+    shown.page.set_viewport_size(DESKTOP)
+    shown.answer("Undo")
+    shown.told("undone")
+    assert concurrency() == 3
+    # It has another version now than after the first action.
+    call("PUT", "/admin/queues/undone/config", {"concurrency": 9})
+    button.last.click()
+    shown.answer("Undo")
+    shown.page.locator("dialog [role=alert]", has_text="Another request changed").wait_for()
+    assert concurrency() == 9
+    shown.press("Reload")
+    shown.answered()
+    reader = call("POST", "/admin/keys", {"name": "audits", "scopes": ["admin:read"]})["secret"]
+    other = screen(signed_in=reader).open("audit")
+    other.page.get_by_role("button", name="Changes: Configure queue undone").first.click()
+    other.page.locator("dialog", has_text="requires the scope admin:write").wait_for()
+    assert not other.page.get_by_role("button", name="Undo", exact=True).count()
+    other.press("Close")
+    other.answered()
+
+
+def test_the_settings_of_a_queue_are_not_overwritten(screen: Opener, call: Caller) -> None:
+    call("POST", "/queues", {"name": "versions", "concurrency": 3})
+    shown = screen().open("queues/versions")
+    field = shown.page.locator('main [name="concurrency"]')
+    field.fill("4")
+    call("PUT", "/queues/versions/config", {"concurrency": 5})
+    shown.press("Save")
+    alert = shown.page.locator("main [role=alert]", has_text="Another request changed")
+    alert.wait_for()
+    assert not shown.barriers()
+    assert call("GET", "/queues/versions/config")["config"]["concurrency"] == 5
+    alert.get_by_role("button", name="Reload").press("Enter")
+    alert.wait_for(state="detached")
+    shown.until(lambda: field.input_value() == "5")
+    assert shown.page.evaluate("() => document.activeElement.id") == "main"
+    field.fill("6")
+    shown.press("Save")
+    shown.told("Saved: concurrency")
+    assert call("GET", "/queues/versions/config")["config"]["concurrency"] == 6
+
+
+def test_forms_do_not_overwrite_another_change(
+    screen: Opener, call: Caller, world: dict[str, str]
+) -> None:
+    hook = call("POST", "/webhooks/subscriptions", {"url": HOOK, "events": ["job.completed"]})
+    hook_path = f"/webhooks/subscriptions/{hook['id']}"
+    weights = {"mail": {"weight": 3}, "reports": {"weight": 1}}
+    shared = {"queues": weights, "strategy": "weighted"}
+    # Page, its button and that of its form, a field, another operator's change, and its value.
+    forms: list[tuple[str, str, str, str, tuple[str, str, Any], str]] = [
+        ("pools", "Edit: office", "Save", "concurrency",
+         ("PUT", "/admin/pools/office", {**shared, "concurrency": 7}), "7"),
+        ("limits", "Set override: example.org", "Set override", "concurrency",
+         ("PUT", "/rate-limits/example.org/override", {"concurrency": 7}), "7"),
+        ("webhooks", f"Edit: {HOOK}", "Save", "timeout_s",
+         ("PATCH", hook_path, {"timeout_s": 7}), "7s"),
+    ]  # fmt: skip
+    try:
+        shown = screen().open("pools")
+        for page, button, send, field, change, value in forms:
+            shown.go(page)
+            shown.press(button)
+            call(*change)
+            shown.answer(send, **{field: "9s" if value.endswith("s") else "9"})
+            shown.page.locator("dialog [role=alert]", has_text="Another request changed").wait_for()
+            with shown.page.expect_response(lambda answer: answer.request.method == "GET"):
+                shown.press("Reload")
+            shown.answered()
+            shown.quiet().press(button)
+            assert shown.page.locator(f'dialog [name="{field}"]').input_value() == value, page
+            shown.answer(send)
+            shown.answered()
+    finally:
+        call("DELETE", hook_path)
+        call("DELETE", "/rate-limits/example.org/override")
+        call("PUT", "/admin/pools/office", shared)
+
+
+def test_cron_jobs_are_edited(screen: Opener, call: Caller) -> None:
+    call("POST", "/cron", {
+        "name": "edited", "expression": "0 4 * * *", "timezone": "Asia/Tokyo", "type": "t.cron",
+        "args": [1], "options": {"queue": "reports", "priority": 3}, "description": "kept",
+    })  # fmt: skip
+    shown = screen().open("cron/edited")
+    shown.press("Edit: edited")
+    preview = shown.page.locator("dialog .preview")
+    preview.get_by_text("Daily at 04:00").wait_for()
+    shown.answer("Save", expression="61 * * * *")
+    shown.page.locator("dialog .refused", has_text="expression").wait_for()
+    shown.page.locator('dialog [name="expression"]').fill("30 5 * * *")
+    preview.get_by_text("Daily at 05:30").wait_for()
+    preview.locator("li").nth(4).wait_for()
+    assert not shown.barriers()
+    call("PATCH", "/cron/edited", {"timezone": "UTC"})
+    shown.answer("Save")
+    shown.page.locator("dialog [role=alert]", has_text="Another request changed").wait_for()
+    shown.press("Reload")
+    shown.answered()
+    shown.page.locator("dd", has_text="UTC").wait_for()
+    shown.press("Edit: edited")
+    shown.answer("Save", expression="30 5 * * *", queue="mail", args="[2]")
+    shown.told("Cron job edited saved")
+    shown.page.locator("dd", has_text="Daily at 05:30").wait_for()
+    cron = call("GET", "/cron/edited")
+    assert (cron["expression"], cron["timezone"], cron["args"]) == ("30 5 * * *", "UTC", [2])
+    assert cron["options"] == {"queue": "mail", "priority": 3}
+    assert cron["description"] == "kept"
+    reader = call("POST", "/admin/keys", {"name": "crons", "scopes": ["admin:read", "jobs:read"]})
+    other = screen(signed_in=reader["secret"]).open("cron/edited")
+    assert other.page.get_by_role("button", name="Edit: edited").is_disabled()
+    call("DELETE", "/cron/edited")

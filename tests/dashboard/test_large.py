@@ -22,7 +22,7 @@ PAGES = [
     "jobs?args=user-3", "jobs/{dead}", "running", "waiting", "waiting?queue=many-0001",
     "dead-letters", "dead-letters?queue=billing", "cron", "cron/daily-report", "workflows",
     "workflows/{workflow}", "workers", "pools", "deliveries", "webhooks", "limits", "events",
-    "events?queues=many-0001", "audit", "keys", "tenants", "settings",
+    "events?queues=many-0001", "audit", "keys", "tenants", "schemas", "settings",
 ]  # fmt: skip
 MOST_MS, MOST_REQUESTS, MOST_BYTES = 1_000, 6, 150_000
 

@@ -38,6 +38,7 @@ PAGES = {
     "limits": "example.org",
     "webhooks": "No webhooks",
     "tenants": "Tenants",
+    "schemas": "Schemas",
     "events": "job.",
     "audit": "first",
     "keys": "admin:write",

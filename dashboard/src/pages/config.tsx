@@ -1,8 +1,8 @@
 import { useState } from "preact/hooks";
-import { ApiError, call, can, get, invalid, type Json, parsedLimit, parsedSpan } from "../api";
+import { ApiError, can, get, invalid, type Json, parsedLimit, parsedSpan, save } from "../api";
 import { span, written } from "../format";
 import { usePoll } from "../live";
-import { Card, ErrorText, Field, parsed, type Question, refusalOf, refusals, tell, Time, Trouble, When } from "../ui";
+import { Card, Field, parsed, type Question, Refusal, refusalOf, refusals, tell, Time, Trouble, When } from "../ui";
 
 // All fields of a queue's settings, with their form controls.
 const FIELDS: Question[] = [
@@ -105,7 +105,7 @@ function Fields({ path, data, saved }: { path: string; data: Json; saved: () => 
       }
       for (const [name, value] of Object.entries(changed)) if (value && typeof value === "object" && !Array.isArray(value) && !Object.keys(value).length) changed[name] = null;
       if (Object.keys(changed).length) {
-        await call("PUT", path, changed);
+        await save("PUT", path, changed, data);
         tell(`Saved: ${Object.keys(changed).join(", ")}`);
         saved();
       } else tell("No changes to save");
@@ -126,7 +126,7 @@ function Fields({ path, data, saved }: { path: string; data: Json; saved: () => 
             note={<><code>{of.name}</code>{source(of.name) && <span class="dim"> · {source(of.name) === "queue" ? "Custom" : source(of.name) === "system" ? "Default" : "Default for new queues"}</span>}</>} />
         ))}
       </fieldset>
-      {lost && <p class="notice bad" role="alert"><ErrorText error={error} /></p>}
+      {lost && <Refusal error={error} />}
       <div class="row end">
         <span class="dim">{writable ? "Clear a field to restore its default." : "Missing scope admin:write."}{data.updated_at && <> Updated <Time at={data.updated_at} />.</>}</span>
         <button type="submit" class="main" disabled={!writable || busy}>Save</button>

@@ -1,6 +1,6 @@
 import { useEffect, useState } from "preact/hooks";
-import { call, get, type Json, query, seg } from "../api";
-import { moment } from "../format";
+import { call, get, type Json, query, save, seg } from "../api";
+import { json, moment } from "../format";
 import { usePoll } from "../live";
 import { go } from "../route";
 import { described } from "../schedule";
@@ -8,27 +8,30 @@ import { Act, ask, Card, Empty, Facts, JobLink, JsonCard, Link, Page, Pager, par
 
 const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
+/** The form that creates a cron job, or edits one. Large args are only changed with other clients. */
+const edit = (done: (name: string) => void, old?: Json) => () => ask({
+  title: old ? `Edit cron job ${old.name}` : "Create cron job", button: old ? "Save" : "Create",
+  questions: [
+    ...(old ? [] : [{ name: "name", label: "Name" }]),
+    { name: "expression", label: "Schedule", value: old?.expression ?? "0 9 * * MON-FRI", help: "Five or six fields, an alias such as @daily, or an interval such as @every 15m." },
+    { name: "timezone", label: "Time zone", value: old?.timezone ?? ZONE },
+    { name: "type", label: "Job type", value: old?.type },
+    { name: "queue", label: "Queue", value: old?.queue ?? "default" },
+    ...(old && !old.args ? [] : [{ name: "args", label: "Args", kind: "json" as const, value: old ? json(old.args, 2) : "[]" }]),
+  ],
+  watch: ({ expression, timezone }) => <Preview expression={expression ?? ""} timezone={timezone ?? ""} />,
+  act: async ({ name = old?.name, expression, timezone, type, queue, args }) => {
+    const body = { expression, timezone, type, ...(args !== undefined && { args: parsed(args, "args") }), options: { queue } };
+    await (old ? save("PATCH", `/cron/${seg(name)}`, body, old) : call("POST", "/cron", { name, ...body }));
+    tell(`Cron job ${name} ${old ? "saved" : "created"}`);
+    done(name);
+  },
+});
+
 export function Crons() {
   const read = usePoll((signal) => get("/cron?limit=100", signal), []);
-  const create = () => ask({
-    title: "Create cron job", button: "Create",
-    questions: [
-      { name: "name", label: "Name" },
-      { name: "expression", label: "Schedule", value: "0 9 * * MON-FRI", help: "Five or six fields, an alias such as @daily, or an interval such as @every 15m." },
-      { name: "timezone", label: "Time zone", value: ZONE },
-      { name: "type", label: "Job type" },
-      { name: "queue", label: "Queue", value: "default" },
-      { name: "args", label: "Args", kind: "json", value: "[]" },
-    ],
-    watch: ({ expression, timezone }) => <Preview expression={expression ?? ""} timezone={timezone ?? ""} />,
-    act: async ({ name, expression, timezone, type, queue, args }) => {
-      await call("POST", "/cron", { name, expression, timezone, type, args: parsed(args!, "args"), options: { queue } });
-      tell(`Cron job ${name} created`);
-      go(`/cron/${seg(name!)}`);
-    },
-  });
   return (
-    <Page title="Cron jobs" read={read} about="Schedules that enqueue a job at each run." actions={<Act needs="jobs:write" on={create}>Create cron job</Act>}>
+    <Page title="Cron jobs" read={read} about="Schedules that enqueue a job at each run." actions={<Act needs="jobs:write" on={edit((name) => go(`/cron/${seg(name)}`))}>Create cron job</Act>}>
       <Card>
         <When read={read}>{(data) => <>
           <Table rows={data.items as Json[]} label="Cron jobs" part={data.pagination.has_more} id={(cron) => cron.name}
@@ -94,7 +97,10 @@ export function CronPage({ name }: { name: string }) {
   const expression = cron?.expression, timezone = cron?.timezone;
   const next = usePoll((signal) => (expression ? get(`/cron/preview?${new URLSearchParams({ expression, timezone })}`, signal) : Promise.resolve({ firings: [] })), [expression, timezone], { everyMs: 0 });
   return (
-    <Page title={name} read={read} about="Cron job" actions={cron && <Acts cron={cron} done={() => { read.again(); history.again(); }} gone={() => go("/cron")} />}>
+    <Page title={name} read={read} about="Cron job" actions={cron && <>
+      <Act small needs="jobs:write" of={name} on={edit(read.again, cron)}>Edit</Act>
+      <Acts cron={cron} done={() => { read.again(); history.again(); }} gone={() => go("/cron")} />
+    </>}>
       {read.error?.status === 404 && <Empty title="Cron job not found"><Link to="/cron">View all cron jobs</Link></Empty>}
       <When read={read}>{(data) => <div class="cards">
         <Card title="Definition"><Facts of={[

@@ -1,5 +1,5 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { call, get, type Json, limited, query, seg } from "../api";
+import { call, get, type Json, limited, query, save, seg } from "../api";
 import { Bulk, follow, type Kind, Selection } from "../bulk";
 import { Chart } from "../chart";
 import { number, plural, written } from "../format";
@@ -225,9 +225,8 @@ function ByError({ items, more }: { items: Json[]; more: boolean }) {
 function Rules({ queue }: { queue: string }) {
   const read = usePoll((signal) => get(`/queues/${seg(queue)}/config`, signal), [queue], { everyMs: 0 });
   const rules: Json[] = read.data?.config.replay_rules ?? [];
-  const save = async (next: Json[]) => {
-    await call("PUT", `/admin/queues/${seg(queue)}/config`, { replay_rules: next.length ? next : null });
-    read.again();
+  const change = async (next: Json[]) => {
+    await save("PUT", `/admin/queues/${seg(queue)}/config`, { replay_rules: next.length ? next : null }, read.data).finally(read.again);
   };
   const add = () => ask({
     title: `Add replay rule to ${queue}`, button: "Add rule",
@@ -239,7 +238,7 @@ function Rules({ queue }: { queue: string }) {
       { name: "max_replays", label: "Max. replays per job", kind: "number", value: "3" },
     ],
     act: async ({ name, error_type, delay, max_replays }) => {
-      await save([...rules, { name, filter: error_type ? { error_type } : {}, delay, max_replays: whole(max_replays!, "max_replays") }]);
+      await change([...rules, { name, filter: error_type ? { error_type } : {}, delay, max_replays: whole(max_replays!, "max_replays") }]);
       tell(`Rule ${name} created`);
     },
   });
@@ -252,8 +251,8 @@ function Rules({ queue }: { queue: string }) {
         { name: "Delay", cell: (rule) => written(rule.delay) },
         { name: "Max. replays", right: true, cell: (rule) => rule.max_replays },
         { name: "", cell: (rule) => <span class="row">
-          <Act small of={rule.name} on={() => save(rules.map((each) => (each === rule ? { ...rule, enabled: !rule.enabled } : each)))}>{rule.enabled ? "Disable" : "Enable"}</Act>
-          <Act small danger of={rule.name} on={() => save(rules.filter((each) => each !== rule))}>Remove</Act>
+          <Act small of={rule.name} on={() => change(rules.map((each) => (each === rule ? { ...rule, enabled: !rule.enabled } : each)))}>{rule.enabled ? "Disable" : "Enable"}</Act>
+          <Act small danger of={rule.name} on={() => change(rules.filter((each) => each !== rule))}>Remove</Act>
         </span> },
       ]} />
     </Card>

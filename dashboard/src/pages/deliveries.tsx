@@ -1,5 +1,5 @@
 import { useState } from "preact/hooks";
-import { ApiError, call, get, type Json, seg } from "../api";
+import { ApiError, call, get, type Json, save, seg } from "../api";
 import { duration, number, span } from "../format";
 import { usePoll } from "../live";
 import { Act, ask, Card, Empty, JsonCard, Page, Pager, parsed, QueueLink, State, Table, tell, Text, Time, When } from "../ui";
@@ -52,7 +52,7 @@ export function Deliveries() {
       act: async (answers) => {
         const name = old?.name ?? answers.name;
         if (!name) throw new ApiError(0, "no name", "", { field: "name", reason: "is required" });
-        await call("PUT", `/admin/deliveries/${seg(name)}`, described(old, answers));
+        await save("PUT", `/admin/deliveries/${seg(name)}`, described(old, answers), old);
         tell(`${name} saved`);
         read.again();
       },

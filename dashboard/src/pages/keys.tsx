@@ -1,4 +1,4 @@
-import { call, get, type Json, me, query, seg } from "../api";
+import { call, type Json, me, readPages, seg } from "../api";
 import { useBox } from "../box";
 import { usePoll } from "../live";
 import { useState } from "preact/hooks";
@@ -13,17 +13,7 @@ export function Keys() {
   const who = useBox(me)!;
   const [pages, setPages] = useState(1);
   const [made, show] = useState<{ name: string; secret: string } | null>(null);
-  const read = usePoll(async (signal) => {
-    const items: Json[] = [];
-    let cursor: string | undefined;
-    for (let page = 0; page < pages; page++) {
-      const answer = await get(`/admin/keys${query({ limit: 100, cursor })}`, signal);
-      items.push(...answer.items);
-      cursor = answer.pagination.next_cursor;
-      if (!cursor) break;
-    }
-    return { items, more: Boolean(cursor) };
-  }, [pages], { everyMs: 60_000, about: "" });
+  const read = usePoll((signal) => readPages("/admin/keys", pages, 100, signal), [pages], { everyMs: 60_000, about: "" });
   if (who.authorizer === "jwt")
     return <Page title="Access keys"><Card><Empty title="This deployment does not support access keys">Clients use access tokens of the issuer (<code>authorizer=jwt</code>). The issuer defines their scopes.</Empty></Card></Page>;
   const create = () => ask({

@@ -1,4 +1,4 @@
-import { call, get, type Json, parsedLimit, seg } from "../api";
+import { call, get, type Json, parsedLimit, save, seg } from "../api";
 import { number, written } from "../format";
 import { usePoll } from "../live";
 import { Act, ask, Card, Empty, Meter, Page, Pager, State, Table, tell, Text, Time, When } from "../ui";
@@ -16,11 +16,11 @@ export function Limits() {
       { name: "expires_at", label: "Expires", kind: "later", help: "A time, or a duration from now such as 1h. Empty: never." },
     ],
     act: async ({ key, concurrency, rate, expires_at }) => {
-      await call("PUT", `/rate-limits/${seg(limit?.key ?? key)}/override`, {
+      await save("PUT", `/rate-limits/${seg(limit?.key ?? key)}/override`, {
         ...(concurrency && { concurrency: whole(concurrency, "concurrency") }),
         ...(rate && { rate: parsedLimit(rate) }),
         ...(expires_at && { expires_at }),
-      });
+      }, limit);
       tell("Override active");
       read.again();
     },

@@ -1,4 +1,4 @@
-import { ApiError, call, get, type Json, query, seg } from "../api";
+import { ApiError, call, get, type Json, query, save, seg } from "../api";
 import { duration, number, percent } from "../format";
 import { usePoll } from "../live";
 import { Act, ask, Card, Empty, Facts, Meter, Page, QueueLink, State, Table, tell, Trouble, When } from "../ui";
@@ -32,12 +32,12 @@ export function Pools() {
       { name: "isolated", label: "Isolated: only workers of this pool get jobs of its queues", kind: "check", value: pool?.isolated ? "true" : "" },
     ],
     act: async ({ name, queues, strategy, concurrency, isolated }) => {
-      await call("PUT", `/admin/pools/${seg(pool?.name ?? name)}`, {
+      await save("PUT", `/admin/pools/${seg(pool?.name ?? name)}`, {
         queues: queuesOf(queues!), strategy, isolated: Boolean(isolated),
         ...(concurrency && { concurrency: whole(concurrency, "concurrency") }),
         ...(pool?.starvation_prevention && { starvation_prevention: pool.starvation_prevention }),
         ...(pool?.tenant_fairness && { tenant_fairness: pool.tenant_fairness }),
-      });
+      }, pool);
       tell(`Pool ${pool?.name ?? name} saved`);
       read.again();
     },

@@ -1,4 +1,4 @@
-import { call, get, type Json, parsedLimit, seg } from "../api";
+import { call, get, type Json, parsedLimit, save, seg } from "../api";
 import { number, written } from "../format";
 import { usePoll } from "../live";
 import { Act, ask, Card, Empty, Meter, Page, Pager, State, Table, tell, Text, Time, When } from "../ui";
@@ -23,7 +23,7 @@ export function Tenants() {
       const limits: Record<string, Json> = Object.fromEntries(LIMITS.filter(([name]) => answers[name]).map(([name]) => [name, whole(answers[name]!, name)]));
       if (answers.max_enqueue_rate) limits.max_enqueue_rate = parsedLimit(answers.max_enqueue_rate, "max_enqueue_rate");
       const id = old?.id ?? answers.id;
-      await call("PUT", `/admin/tenants/${seg(id)}`, { ...(answers.name && { name: answers.name }), state: answers.state, limits, priority_boost: whole(answers.priority_boost || "0", "priority_boost") });
+      await save("PUT", `/admin/tenants/${seg(id)}`, { ...(answers.name && { name: answers.name }), state: answers.state, limits, priority_boost: whole(answers.priority_boost || "0", "priority_boost") }, old);
       tell(`Tenant ${id} saved`);
       read.again();
     },

@@ -1,5 +1,5 @@
 import { useState } from "preact/hooks";
-import { call, get, invalid, type Json, parsedSpan, query, seg } from "../api";
+import { call, get, invalid, type Json, parsedSpan, query, save, seg } from "../api";
 import { span } from "../format";
 import { usePoll } from "../live";
 import { refine, useRoute } from "../route";
@@ -27,10 +27,10 @@ export function Webhooks() {
     ],
     act: async ({ url, events, queues, job_types, timeout_s, secret }) => {
       if (!lines(events).length) throw invalid("events", "requires at least one type");
-      const answer = await call(old ? "PATCH" : "POST", old ? `${SUBSCRIPTIONS}/${seg(old.id)}` : SUBSCRIPTIONS, {
+      const answer = await save(old ? "PATCH" : "POST", old ? `${SUBSCRIPTIONS}/${seg(old.id)}` : SUBSCRIPTIONS, {
         url, events: lines(events), filter: { queues: lines(queues), job_types: lines(job_types) },
         timeout_s: Number(timeout_s || parsedSpan("30s", "timeout_s", "s")), ...(secret && { secret }),
-      });
+      }, old);
       tell(old ? "Webhook saved" : "Webhook created");
       if (answer.secret) show({ url: answer.url, secret: answer.secret });
       read.again();
