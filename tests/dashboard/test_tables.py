@@ -92,6 +92,6 @@ def test_on_a_phone_a_row_is_a_card_that_can_be_sorted(screen: Opener, long: str
         "cell => getComputedStyle(cell, '::before').content"
     )
     for order in ("Type", "State"):
-        shown.page.get_by_label("Sort by").select_option(order)
+        shown.page.get_by_label("Sort by").first.select_option(order)
         texts = cards.locator(f'td[data-name="{order}"]').all_inner_texts()
         assert texts == sorted(texts), order
