@@ -118,13 +118,17 @@ class TenantWorker(Worker):
 
 
 class TenantStream(Stream):
-    """Reads the stream, and tells how far."""
+    """Reads the stream, and tells how far. Names of event pages contain the time (ms), so that of
+    two containers the later one reads later.
+    """
 
     def __init__(self, world: World, watch: TenantWatch) -> None:
         super().__init__(world)
         self._watch = watch
 
     def read(self) -> None:
+        while not self.world.pass_time(1):
+            self.world.scheduler.step()
         super().read()
         self._watch.note_counted(self._at)
 
