@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.domain.access import ALL_SCOPES, Principal
+from ojs.domain.access import ALL_SCOPES, ANYBODY, Principal
 from ojs.domain.events.event import event_id
 from ojs.services.realtime.event_replay import EventReplay
 from tests.store.realtime import Audience, sockets_of
@@ -28,11 +28,14 @@ def world(streamed: Callable[[], AbstractContextManager[World]]) -> Iterator[Wor
         yield found
 
 
+@pytest.mark.parametrize("caller", [ACME, ANYBODY.with_tenant("acme")])
 @pytest.mark.parametrize("options", [{}, {"batch": True, "detail": True}, {"digest": True}])
-def test_messages_have_local_names(world: World, options: dict[str, Any]) -> None:
+def test_messages_have_local_names(
+    world: World, options: dict[str, Any], caller: Principal
+) -> None:
     audience, run, stream = Audience(world), world.run, Stream(world.client, world.table)
     sockets = sockets_of(run, EventReplay(run.events, audience.sender, run.clock))
-    sockets.add_connection("c", ACME)
+    sockets.add_connection("c", caller)
 
     def ask(action: str, **more: Any) -> Any:
         return json.loads(sockets.handle("c", json.dumps({"action": action, **more})))
