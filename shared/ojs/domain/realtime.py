@@ -144,13 +144,13 @@ def group_of(queues: Iterable[str]) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
 
 
-def show_message(text: str, tenant: str | None) -> str:
+def render_message(text: str, tenant: str | None) -> str:
     """Return a message (JSON) as the caller of a connection has its names."""
     if tenant is None:
         return text
     from ojs.domain import tenant_names
 
-    return tenant_names.show_message(text, tenant)
+    return tenant_names.render_message(text, tenant)
 
 
 def owner_of(principal: Principal) -> str:

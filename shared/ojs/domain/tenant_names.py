@@ -31,12 +31,12 @@ CONTENT = frozenset(
 Name = Callable[[str, str], str]
 
 
-def store_channel(channel: str, tenant: str) -> str:
+def format_channel(channel: str, tenant: str) -> str:
     """Return the stored form of a channel. Raises InvalidRequest for that of another tenant."""
     return _change_channel(channel, make_storing(tenant), "channel")
 
 
-def show_message(text: str, tenant: str) -> str:
+def render_message(text: str, tenant: str) -> str:
     """Return a message to a connection, or an event (JSON), with the local names."""
     fields, content = QUEUE_FIELDS | EVENT_FIELDS, CONTENT - {"data"}
     shown = translate(jsontext.loads(text), make_showing(tenant), fields, content, tenant)

@@ -18,11 +18,11 @@ from ojs.domain.tenant_names import (
     CONTENT,
     EVENT_FIELDS,
     QUEUE_FIELDS,
+    change_names,
+    format_channel,
     make_showing,
     make_storing,
-    show_message,
-    store_channel,
-    translate,
+    render_message,
 )
 from ojs.domain.tenants import DEFAULT, check_tenant, is_tenant, qualified
 
@@ -129,7 +129,7 @@ def read_address(
     for key in QUERY_FIELDS & query.keys():
         query[key] = ",".join(name(key, each) if each else each for each in query[key].split(","))
     if "channel" in query:
-        query["channel"] = store_channel(query["channel"], tenant)
+        query["channel"] = format_channel(query["channel"], tenant)
     return path, query
 
 
@@ -137,7 +137,7 @@ def read_body_names(body: dict[str, Any], operation: Operation, tenant: str) -> 
     """Return the body of a request with the stored names. Jobs without a queue get the default."""
     name, queue = make_storing(tenant), qualified(tenant, DEFAULT_QUEUE)
     model = "" if operation.request is None else operation.request.__name__
-    found = translate(body, name, QUEUE_FIELDS, CONTENT)
+    found = change_names(body, name, QUEUE_FIELDS, CONTENT)
     if model in NAMED_REQUESTS and isinstance(found.get("name"), str):
         found["name"] = name("name", found["name"])
     if model == "JobRequest":
@@ -195,10 +195,10 @@ def render_answer(body: Any, operation: Operation | None, tenant: str) -> Any:
         content -= {"data"}
     if isinstance(body, str):
         return "\n".join(_line_out(line, tenant) for line in body.split("\n"))
-    return translate(body, make_showing(tenant), fields, content, tenant)
+    return change_names(body, make_showing(tenant), fields, content, tenant)
 
 
 def _line_out(line: str, tenant: str) -> str:
     """Translate a line of server-sent events."""
     start, data, text = line.partition("data: ")
-    return line if start or not data else data + show_message(text, tenant)
+    return line if start or not data else data + render_message(text, tenant)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from ojs.domain.realtime import Connections, Posted, Subscriber, show_message
+from ojs.domain.realtime import Connections, Posted, Subscriber, render_message
 from ojs.domain.realtime_events import MAX_SINGLE, LiveEvent, make_drop_notices, make_messages
 from ojs.services.for_each import ForEach
 
@@ -69,5 +69,5 @@ class EventSender:
         return self._post(subscriber, text) if posted is Posted.FAILED else posted
 
     def _post(self, subscriber: Subscriber, text: str) -> Posted:
-        shown = show_message(text, subscriber.principal.tenant)
+        shown = render_message(text, subscriber.principal.tenant)
         return self._connections.post(subscriber.connection, shown)

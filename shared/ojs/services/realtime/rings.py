@@ -20,7 +20,7 @@ from ojs.domain.errors import OjsError
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.maintenance import NOTICED_MS
-from ojs.domain.realtime import DirectoryEntries, Listener, Posted, show_message
+from ojs.domain.realtime import DirectoryEntries, Listener, Posted, render_message
 from ojs.records import record
 from ojs.services.realtime.posts import Posts
 from ojs.store.realtime.directory import RealtimeDirectory
@@ -146,7 +146,7 @@ class Rings:
             if not rings:
                 return
             outcomes = self._posts.send(
-                [(each.connection, show_message(text, each.tenant)) for _, text, _, each in rings]
+                [(each.connection, render_message(text, each.tenant)) for _, text, _, each in rings]
             )
             waiting = []
             for (queue, text, group, listener), outcome in zip(rings, outcomes, strict=True):

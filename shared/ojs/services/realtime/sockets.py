@@ -227,7 +227,7 @@ def _stored(principal: Principal, channel: str) -> str:
         return channel
     from ojs.domain import tenant_names
 
-    return tenant_names.store_channel(channel, principal.tenant)
+    return tenant_names.format_channel(channel, principal.tenant)
 
 
 def _named(channel: str) -> tuple[str, str]:
