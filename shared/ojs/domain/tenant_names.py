@@ -39,7 +39,7 @@ def format_channel(channel: str, tenant: str) -> str:
 def render_message(text: str, tenant: str) -> str:
     """Return a message to a connection, or an event (JSON), with the local names."""
     fields, content = QUEUE_FIELDS | EVENT_FIELDS, CONTENT - {"data"}
-    shown = translate(jsontext.loads(text), make_showing(tenant), fields, content, tenant)
+    shown = change_names(jsontext.loads(text), make_showing(tenant), fields, content, tenant)
     return jsontext.dumps(shown)
 
 
@@ -73,7 +73,7 @@ def make_showing(tenant: str) -> Name:
     return change_name
 
 
-def translate(
+def change_names(
     value: Any,
     name: Name,
     fields: frozenset[str],
@@ -84,7 +84,7 @@ def translate(
     """Return the value with translated names. With `tenant`, texts of errors are translated too."""
     if isinstance(value, list):
         parts = enumerate(value)
-        return [translate(e, name, fields, content, tenant, f"{path}[{at}]") for at, e in parts]
+        return [change_names(e, name, fields, content, tenant, f"{path}[{at}]") for at, e in parts]
     if not isinstance(value, dict):
         return value
     found = {}
@@ -104,16 +104,16 @@ def translate(
             found[key] = [
                 name(f"{place}[{at}]", e)
                 if isinstance(e, str)
-                else translate(e, name, fields, content, tenant, f"{place}[{at}]")
+                else change_names(e, name, fields, content, tenant, f"{place}[{at}]")
                 for at, e in enumerate(each)
             ]
         elif key in ("queues", "by_queue") and isinstance(each, dict):
             found[key] = {
-                name(place, k): translate(e, name, fields, content, tenant, f"{place}.{k}")
+                name(place, k): change_names(e, name, fields, content, tenant, f"{place}.{k}")
                 for k, e in each.items()
             }
         else:
-            found[key] = translate(each, name, fields, content, tenant, place)
+            found[key] = change_names(each, name, fields, content, tenant, place)
     return found
 
 
