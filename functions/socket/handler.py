@@ -9,7 +9,7 @@ from aws_lambda_powertools import Logger
 
 from ojs import runtime
 from ojs.domain import jsontext
-from ojs.domain.access import ANYBODY, Principal
+from ojs.domain.access import Principal, build_anybody
 from ojs.domain.realtime import SUBPROTOCOL
 
 logger = Logger()
@@ -53,7 +53,7 @@ def _connect(connection: str, event: Mapping[str, Any]) -> dict[str, Any]:
         # The ticket authorizer names the caller, unless the server needs no keys.
         if current.settings.authorizer != "none":
             return {"statusCode": 401}
-        principal = ANYBODY
+        principal = build_anybody(context)
     current.sockets.add_connection(connection, principal)
     offered = [each.strip() for each in headers.get(_PROTOCOLS, "").split(",")]
     answer: dict[str, Any] = {"statusCode": 200}

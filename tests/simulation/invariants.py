@@ -22,6 +22,7 @@ from ojs.domain.job.permits import (
     KEY_PERMIT,
     POOL_PERMIT,
     QUEUE_PERMIT,
+    TENANT_PERMIT,
     WORKER_PERMIT,
     RunPermits,
     permit_name,
@@ -29,6 +30,7 @@ from ojs.domain.job.permits import (
 from ojs.domain.job.states import TERMINAL, TRANSITIONS, State
 from ojs.domain.pool.pool import pool_semaphore, worker_semaphore
 from ojs.domain.rate_limit.limiter import RateLimit, limiter_name
+from ojs.domain.tenants import get_tenant
 from ojs.store.jobs import items
 from ojs.store.jobs.lease_notes import slots_in_use
 from ojs.store.permits.semaphore import key_of
@@ -422,6 +424,7 @@ class Watch:
         for counter, taken in (
             (item["queue"], QUEUE_PERMIT in permits_of(item)),
             (pool_semaphore(item.get("pool", "")), in_pool),
+            (f"%{get_tenant(item['queue'])}", TENANT_PERMIT in permits_of(item)),
         ):
             most, runs = self._holds("limit", counter), self.permits[counter]
             if most is not None and not taken:
@@ -712,6 +715,8 @@ def _permits(item: Mapping[str, Any]) -> Iterable[str]:
             yield worker_semaphore(item["pool"], item["worker"])
         elif limit == DELIVERY_PERMIT:
             yield delivery_semaphore(delivery_of(item["worker"]) or "")
+        elif limit == TENANT_PERMIT:
+            yield f"%{get_tenant(item['queue'])}"
         elif limit == KEY_PERMIT:
             key = RateLimit.of(item["limit"]).key_in(item["queue"])
             yield keys.limiter(limiter_name(key))

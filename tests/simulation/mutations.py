@@ -52,6 +52,7 @@ from tests.simulation.mutations_late import LATE, Mutation, dropped, updates
 from tests.simulation.mutations_leases import LEASES
 from tests.simulation.mutations_push import PUSH
 from tests.simulation.mutations_rings import RINGS
+from tests.simulation.mutations_tenants import TENANTED
 from tests.simulation.mutations_workflows import WORKFLOWS
 
 
@@ -561,5 +562,6 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     **HOOKS,
     **PUSH,
     **RINGS,
+    **TENANTED,
     **LATE,
 }

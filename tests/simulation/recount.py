@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ojs.domain import times
+from ojs.domain.job.states import State
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
+from ojs.domain.tenants import get_tenant
 from ojs.store.queues import workers
 from ojs.store.table import keys
 from tests.store.streams import recount, recount_behind
@@ -98,6 +100,8 @@ def levels(found: Collection[Item]) -> dict[str, Counter[str]]:
         counts[queue].update(behind)
     for queue, there in recount(found).items():
         counts[queue].update(there)
+        if (tenant := get_tenant(queue)) is not None:
+            counts[f"%{tenant}"].update({state: there[state] for state in State})
     for item in found:
         if item["pk"].startswith(keys.job("")) and item["sk"] == keys.RECORD:
             runs = item["state"] == "active"
@@ -139,6 +143,9 @@ def _job(
             told.count(queue, at_ms, f"{_OF_TYPES[kind]}|{new['type']}", often=False)
         if kind in _COUNTED:
             told.count(queue, at_ms, _COUNTED[kind], often=True)
+            if (tenant := get_tenant(queue)) is not None:
+                minute = keys.minute(times.format_ms(at_ms)[:16])
+                told.counts[f"%{tenant}", minute][_COUNTED[kind]] += 1
             told.counts[queue, keys.NOW][f"t_{_COUNTED[kind]}"] += 1
         _lengths(told, kind, at_ms, old, new)
 
@@ -273,6 +280,8 @@ def _gate(told: Told, item: Item, old: Item | None, new: Item | None) -> None:
         for kind, happened in _filling(was, new):
             if happened:
                 told.tell(kind, name)
+    elif item["sk"] == keys.REFUSED and name.startswith("%"):
+        told.tell("tenant.limit_exceeded", name[1:])
     elif item["sk"] == keys.REFUSED:
         told.tell("backpressure.rejected", name)
         told.count(name, new["at"], "rejected", new["n"] - was.get("n", 0), often=False)
@@ -367,7 +376,13 @@ def _bulk_push(told: Told, item: Item, old: Item | None, new: Item | None) -> No
         told.tell("bulk.enqueue.completed", keys.bulk_push_id(item["pk"]))
 
 
+def _tenant(told: Told, item: Item, old: Item | None, new: Item | None) -> None:
+    if old is None:
+        told.tell("tenant.created", item["pk"].partition("|")[2])
+
+
 _OTHERS = {
+    "TN": _tenant,
     "O": _operation,
     "BP": _bulk_push,
     "Y": _delivery,

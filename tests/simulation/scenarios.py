@@ -24,6 +24,7 @@ from tests.simulation.periodic import cron, crons_are_exact
 from tests.simulation.pushed import deliveries_are_exact, push
 from tests.simulation.ringing import rings
 from tests.simulation.scheduler import Choose, Scheduler, by_chance
+from tests.simulation.tenanted import tenanted
 from tests.simulation.world import Acts, World
 
 RATES = (0.0, 0.02, 0.05, 0.15)
@@ -471,11 +472,12 @@ SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
     "durable": durable,
     "checkpoints": checkpoints,
     "hooks": hooked,
+    "tenanted": tenanted,
 }
 
 
 # Where clocks do not differ: starts in a period are counted by the clock of who hands a job out.
-EXACT = frozenset({"rates"})
+EXACT = frozenset({"rates", "tenanted"})
 
 
 def run(name: str, seed: int, timeline: list[str] | None = None) -> Outcome:
@@ -517,6 +519,8 @@ def play(
         mock.patch("ojs.store.workflows.fan_ins.SHARD_SLOTS", 3),
         mock.patch("ojs.services.workflows.starts.MAX_BATCH", _SLICE),
         mock.patch("ojs.services.workflows.advance._STARTED_AT_ONCE", _SHARED),
+        # A container reserves two enqueues of a tenant at a time.
+        mock.patch("ojs.services.tenants.quotas._PART", 2),
     ):
         # What was there before is no part of what goes wrong.
         world.plan.on = False

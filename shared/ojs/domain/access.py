@@ -182,6 +182,14 @@ class Principal:
 
 
 ANYBODY = Principal(None)
+
+
+def build_anybody(context: Mapping[str, object]) -> Principal:
+    """Return the caller of a server without authentication, limited to the context's tenant."""
+    tenant = context.get("tenant")
+    return ANYBODY if tenant is None else ANYBODY.with_tenant(str(tenant))
+
+
 Reaches = Callable[[str], bool]
 
 

@@ -72,12 +72,16 @@ class Connection:
 
 @record(frozen=True)
 class Listener:
-    """The connection of a worker that has a free slot. `owner`: see `owner_of`."""
+    """The connection of a worker that has a free slot. `owner`: see `owner_of`.
+
+    `tenant` is the tenant of a worker that sends and receives local names.
+    """
 
     connection: str
     worker_id: str | None = None
     until_ms: int = 0
     owner: str = ""
+    tenant: str | None = None
 
 
 @record(frozen=True)
@@ -138,6 +142,15 @@ def group_of(queues: Iterable[str]) -> str:
     """Return the name of the group of workers of these queues: a hash of their sorted names."""
     text = "\n".join(sorted(set(queues)))
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
+
+
+def render_message(text: str, tenant: str | None) -> str:
+    """Return a message (JSON) as the caller of a connection has its names."""
+    if tenant is None:
+        return text
+    from ojs.domain import tenant_names
+
+    return tenant_names.render_message(text, tenant)
 
 
 def owner_of(principal: Principal) -> str:

@@ -560,8 +560,8 @@ def _realtime(run: Run) -> None:
             stores.subscribers.add(one, now_ms=now_ms)
             stores.realtime_directory.note_channel(channel)
     stores.subscribers.add(Subscriber("three", "all", caller, until_ms, digest=True), now_ms=now_ms)
-    for worker, owner in (("w1", owner_of(caller)), (None, "")):
-        listener = Listener(connection.id, worker, until_ms, owner)
+    for worker, owner, tenant in (("w1", owner_of(caller), "acme"), (None, "", None)):
+        listener = Listener(connection.id, worker, until_ms, owner, tenant)
         stores.listeners.add(group_of(["a"]), listener)
     stores.realtime_directory.note_group(group_of(["a"]), ["a"])
     stores.realtime_directory.revoke("0" * 16)

@@ -119,3 +119,11 @@ def test_the_matrix(
             if not allowed:
                 assert reply.error["code"] == "permission_denied"
                 assert job_id not in reply.text
+
+
+def test_a_tenants_stream_names_its_channel(api: Api) -> None:
+    headers = {"X-OJS-Tenant": "acme", "Last-Event-ID": "gone"}
+    body = {"type": "t", "args": [], "options": {"queue": "mail"}}
+    api("POST", f"{BASE}/jobs", body, headers=headers)
+    told = api("GET", f"{BASE}/queues/mail/events", headers=headers).text
+    assert '"channel":"queue:mail"' in told.replace(": ", ":")

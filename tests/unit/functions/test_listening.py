@@ -65,6 +65,19 @@ def test_a_fetch_lists_and_delists(live: Api, hub: Hub) -> None:
     assert "next_ms" not in told
 
 
+def test_a_ring_names_the_queue_as_its_worker_does(live: Api, hub: Hub) -> None:
+    connect(live, "c1=", Principal(None).with_tenant("acme"))
+    acme = {"X-OJS-Tenant": "acme"}
+    body = {"queues": [QUEUE], "worker_id": "w", "listen": {"connection": "c1=", "listed": None}}
+    assert live("POST", FETCH, body, headers=acme).json["listen"] == {"listed": True}
+    push(live)
+    job = {"type": "t", "args": [], "options": {"queue": QUEUE}}
+    live("POST", "/ojs/v1/jobs", job, headers={"X-OJS-Tenant": "beta"})
+    assert hub.sent == []
+    live("POST", "/ojs/v1/jobs", job, headers=acme)
+    assert hub.sent == [("c1=", {"type": "ring", "queue": QUEUE})]
+
+
 def test_a_fetch_without_a_connection_is_answered_as_ever(live: Api) -> None:
     assert fetch(live).json == {"jobs": []}
     assert fetch(live, rung=[QUEUE]).json == {"jobs": []}

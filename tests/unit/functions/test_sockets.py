@@ -484,3 +484,19 @@ def test_a_defect_is_answered(live: Live, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(live.keyed.runtime.__dict__, "sockets", None)
     answer = live.send("c1", {"action": "hello"})
     assert (answer["type"], answer["code"]) == ("error", "backend_error")
+
+
+def test_a_connection_of_a_server_without_keys_keeps_its_tenant(
+    make_runtime: Callable[..., Runtime],
+    clock: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built = make_runtime(realtime="all", socket_url=URL)
+    monkeypatch.setattr(access_runtime, "tickets", lambda: built.stores.tickets)
+    live = Live(Keyed(built, clock))
+    reply = live.keyed("POST", TICKETS, headers={"X-OJS-Tenant": "acme"}, told={})
+    status, connection, _ = live.open(reply.json["ticket"])
+    assert status == 200
+    found = built.stores.connections.get(connection, now_ms=0)
+    assert found is not None
+    assert found.principal == ANYBODY.with_tenant("acme")

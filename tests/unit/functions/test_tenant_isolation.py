@@ -12,6 +12,7 @@ import pytest
 
 from ojs import runtime
 from ojs.api import operations as contract
+from ojs.domain import tenant_names
 from ojs.domain.access import Principal
 from ojs.domain.job import idempotency, unique
 from ojs.domain.rate_limit import limiter
@@ -112,7 +113,7 @@ def _no_tenant(name: str) -> None:
 
 
 def _forget(field: str) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: patch.setattr(tenancy, "QUEUE_FIELDS", tenancy.QUEUE_FIELDS - {field})
+    return lambda patch: patch.setattr(tenancy, "QUEUE_FIELDS", tenant_names.QUEUE_FIELDS - {field})
 
 
 def _plain_key(tenant: str | None, key: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 from ojs import runtime
 from ojs.api import operations as contract
 from ojs.clock import ManualClock
+from ojs.domain import tenant_names
 from ojs.domain.job.envelope import QueueName
 from ojs.domain.requests import Model
 from ojs.http.answer import Answer, fields
@@ -373,15 +374,15 @@ def test_all_fields_with_names_are_translated() -> None:
             shown |= {name for name, _ in _named(answer.shape, set()) if "queue" in name}
         named = {each.name for each in operation.query if "queue" in each.name}
         assert named <= tenancy.QUERY_FIELDS, operation.id
-    assert sent <= tenancy.QUEUE_FIELDS
+    assert sent <= tenant_names.QUEUE_FIELDS
     # Counts, times, and settings. `details` are translated with the errors that have them.
     others = {
         name for name in shown
         if name.startswith(("enqueue", "max_", "queue_", "strict_")) or name.endswith("_queues")
     }  # fmt: skip
-    assert shown - others <= tenancy.QUEUE_FIELDS, shown - others - tenancy.QUEUE_FIELDS
+    assert shown - others <= tenant_names.QUEUE_FIELDS, shown - others - tenant_names.QUEUE_FIELDS
     # And none is left over.
-    assert sent | (shown - others) == tenancy.QUEUE_FIELDS
+    assert sent | (shown - others) == tenant_names.QUEUE_FIELDS
 
 
 # --- acks -----------------------------------------------------------------------------------------

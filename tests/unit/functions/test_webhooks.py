@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from functions.webhook.handler import handler
+from ojs.api import operations as contract
 from ojs.domain import jsontext, times
 from ojs.domain.access import Scope
 from ojs.domain.events.event import Event
 from tests.store.hooking import BODY, URL, Endpoint, Messages
 from tests.unit.functions.client import Api
 from tests.unit.functions.hooked import BASE, Hooks, hooked, made
+from tests.unit.functions.isolation import Caller
 from tests.unit.functions.keyed import Keyed
 
 if TYPE_CHECKING:
@@ -315,3 +317,18 @@ def test_who_may_subscribe_and_what_a_revoked_key_leaves(
     assert built.webhook_sender.handle([body for _, body in queue.due()]) == []
     assert endpoint.seen == []
     assert keyed("GET", f"{BASE}/{name}").json["disabled_reason"] == "key_ended"
+
+
+def test_a_tenants_caller_has_no_webhooks(hooks: Hooks) -> None:
+    """A subscription would have the events of all tenants."""
+    api, endpoint, _ = hooks
+    name, acme = made(api), Caller(api.runtime, "acme")
+    operations = [each for each in contract.OPERATIONS if "/webhooks/" in each.path]
+    assert len(operations) > 10
+    for each in operations:
+        path = each.path.replace("{id}", name)
+        body = BODY if each.method in ("POST", "PUT", "PATCH") else None
+        reply = acme.ask(each.method, path, body)
+        assert (reply.status, reply.error["code"]) == (403, "permission_denied"), each.id
+    assert api("GET", BASE).json["total"] == 1
+    assert endpoint.seen == []

@@ -235,11 +235,12 @@ class Application:
 
     def _local(self, answer: Reply, operation: Operation | None, tenant: str) -> Reply:
         """Return the response to a tenant's caller, with local names."""
+        from ojs.domain import tenant_names
         from ojs.http.binding import tenancy
 
         body = tenancy.render_answer(answer.body, operation, tenant)
         headers = {
-            name: tenancy.render_text(value, tenant) for name, value in answer.headers.items()
+            name: tenant_names.render_text(value, tenant) for name, value in answer.headers.items()
         }
         return Reply(body, answer.status, headers, answer.failed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from ojs.domain.realtime import Connections, Posted, Subscriber
+from ojs.domain.realtime import Connections, Posted, Subscriber, render_message
 from ojs.domain.realtime_events import MAX_SINGLE, LiveEvent, make_drop_notices, make_messages
 from ojs.services.for_each import ForEach
 
@@ -43,7 +43,7 @@ class EventSender:
     def _channel(self, subscriber: Subscriber, events: Sequence[LiveEvent], single: int) -> bool:
         parts = make_messages(subscriber, events, single=single)
         for at, (text, _) in enumerate(parts):
-            posted = self._post(subscriber.connection, text)
+            posted = self._post_twice(subscriber, text)
             if posted is Posted.GONE:
                 return False
             if posted is Posted.FAILED:
@@ -58,12 +58,16 @@ class EventSender:
         texts = make_drop_notices(subscriber.channel, dropped)
         texts += [text for text, _ in make_messages(subscriber, newest)]
         for text in texts:
-            posted = self._connections.post(subscriber.connection, text)
+            posted = self._post(subscriber, text)
             if posted is not Posted.POSTED:
                 return posted is not Posted.GONE
         return True
 
-    def _post(self, connection: str, text: str) -> Posted:
+    def _post_twice(self, subscriber: Subscriber, text: str) -> Posted:
         """Post a message, with one retry. Clients drop an event that they receive twice."""
-        posted = self._connections.post(connection, text)
-        return self._connections.post(connection, text) if posted is Posted.FAILED else posted
+        posted = self._post(subscriber, text)
+        return self._post(subscriber, text) if posted is Posted.FAILED else posted
+
+    def _post(self, subscriber: Subscriber, text: str) -> Posted:
+        shown = render_message(text, subscriber.principal.tenant)
+        return self._connections.post(subscriber.connection, shown)

@@ -149,7 +149,9 @@ class Listening:
         caller: Principal,
     ) -> bool:
         """List a worker; return False if its connection has ended since it was read."""
-        listener = Listener(connection.id, worker_id, connection.until_ms, owner_of(caller))
+        listener = Listener(
+            connection.id, worker_id, connection.until_ms, owner_of(caller), caller.tenant
+        )
         self._listeners.add(group, listener)
         if self._directory.note_group(group, seen.names):
             # This container rings the first listener of a group at once.

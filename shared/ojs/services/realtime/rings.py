@@ -20,7 +20,7 @@ from ojs.domain.errors import OjsError
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.maintenance import NOTICED_MS
-from ojs.domain.realtime import DirectoryEntries, Listener, Posted
+from ojs.domain.realtime import DirectoryEntries, Listener, Posted, render_message
 from ojs.records import record
 from ojs.services.realtime.posts import Posts
 from ojs.store.realtime.directory import RealtimeDirectory
@@ -145,11 +145,13 @@ class Rings:
             rings = [(queue, text, *place) for queue, text, place in places if place is not None]
             if not rings:
                 return
-            outcomes = self._posts.send([(listener, text) for _, text, _, listener in rings])
+            outcomes = self._posts.send(
+                [(each.connection, render_message(text, each.tenant)) for _, text, _, each in rings]
+            )
             waiting = []
             for (queue, text, group, listener), outcome in zip(rings, outcomes, strict=True):
                 if outcome is Posted.GONE:
-                    self._listeners.remove(group, listener)
+                    self._listeners.remove(group, listener.connection)
                     waiting.append((queue, text))
 
 
@@ -184,7 +186,7 @@ class _Idle:
         self._groups: dict[str, list[str]] = {}
         self._found: dict[str, list[Listener]] = {}
 
-    def take(self, queue: str) -> tuple[str, str] | None:
+    def take(self, queue: str) -> tuple[str, Listener] | None:
         """Return a listener that may take jobs of a queue, after its group; None: there is none.
 
         Tries the groups of the queue in order, from a random one on.
@@ -199,5 +201,5 @@ class _Idle:
                     group, _MOST + _SPARE, now_ms=self._now_ms
                 )
             if found := self._found.get(group):
-                return group, found.pop().connection
+                return group, found.pop()
         return None

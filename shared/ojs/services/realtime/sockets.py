@@ -120,9 +120,8 @@ class Sockets:
     def _subscribe(self, connection: str, message: Subscribe) -> dict[str, Any]:
         if not self._events:
             raise Unsupported(_NO_EVENTS)
-        channel = message.channel
         found = self._there(connection)
-        self._permit(found.principal, channel)
+        channel = self._permit(found.principal, message.channel)
         added = channel not in found.channels
         if added and len(found.channels) >= MAX_CHANNELS:
             rule = f"A connection can subscribe to {MAX_CHANNELS} channels."
@@ -153,7 +152,7 @@ class Sockets:
         position = event_id(now_ms, channel, connection)
         answer: dict[str, Any] = {
             "type": "subscribed",
-            "channel": channel,
+            "channel": message.channel,
             "last_event_id": position,
         }
         if message.event_types is not None:
@@ -164,9 +163,9 @@ class Sockets:
         return answer
 
     def _unsubscribe(self, connection: str, channel: str) -> dict[str, Any]:
-        self._there(connection)
-        self._subscribers.remove(channel, connection)
-        self._connections.remove_channel(connection, channel)
+        stored = _stored(self._there(connection).principal, channel)
+        self._subscribers.remove(stored, connection)
+        self._connections.remove_channel(connection, stored)
         return {"type": "unsubscribed", "channel": channel}
 
     def _resume(self, connection: str, last_event_id: str) -> dict[str, Any]:
@@ -188,22 +187,25 @@ class Sockets:
         if principal.key in self._directory.read(remembered_ms=_REMEMBERED_MS).revoked:
             raise forbidden()
 
-    def _permit(self, principal: Principal, channel: str) -> None:
-        """Raise NotFound for a channel that doesn't exist or is out of reach, PermissionDenied for
-        a missing scope or a revoked key.
+    def _permit(self, principal: Principal, given: str) -> str:
+        """Return the stored form of a channel. Raise NotFound for one that doesn't exist or is out
+        of reach, InvalidRequest for that of another tenant, PermissionDenied for a missing scope
+        or a revoked key.
         """
+        channel = _stored(principal, given)
         of_job = channel.startswith("job:")
         needed = Scope.JOBS_READ if of_job else Scope.ADMIN_READ
         if needed not in principal.scopes:
             raise forbidden()
         self._check_key(principal)
         if channel == ALL:
-            return
+            return channel
         queue = self._job(channel)[0] if of_job else channel.partition(":")[2]
         if not principal.reaches(queue):
-            raise NotFound(*_named(channel))
+            raise NotFound(*_named(given))
         if not of_job and self._queues.get(queue) is None:
-            raise NotFound(*_named(channel))
+            raise NotFound(*_named(given))
+        return channel
 
     def _job(self, channel: str) -> tuple[str, str]:
         """Return the queue and the state of the job of a channel. Raises NotFound."""
@@ -217,6 +219,15 @@ class Sockets:
         if found is None:
             raise MessageRefused("connection_ended", _ENDED)
         return found
+
+
+def _stored(principal: Principal, channel: str) -> str:
+    """Return the stored form of a channel. Raises InvalidRequest for that of another tenant."""
+    if principal.tenant is None:
+        return channel
+    from ojs.domain import tenant_names
+
+    return tenant_names.format_channel(channel, principal.tenant)
 
 
 def _named(channel: str) -> tuple[str, str]:

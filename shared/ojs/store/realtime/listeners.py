@@ -17,7 +17,7 @@ from ojs.store.table.table import Put, Table
 LISTENER = Record(
     Listener,
     "a listener",
-    {"worker": "worker_id", "until": "until_ms", "owner": "owner"},
+    {"worker": "worker_id", "until": "until_ms", "owner": "owner", "tenant": "tenant"},
     apart={"connection": lambda item: str(item["sk"]).partition("|")[2]},
 )
 _PLACE_BYTES = 3

@@ -12,7 +12,7 @@ import secrets
 
 from ojs.clock import Clock
 from ojs.domain import jsontext
-from ojs.domain.access import ANYBODY, Principal
+from ojs.domain.access import Principal, build_anybody
 from ojs.domain.realtime import TICKET_S
 from ojs.store.table import keys
 from ojs.store.table.table import Put, Table
@@ -35,7 +35,7 @@ def parse_caller(text: str) -> Principal:
     name. Raises ValueError for any other text.
     """
     context = jsontext.stored(text)
-    found = ANYBODY if context.get("principal") == "" else Principal.of(context)
+    found = build_anybody(context) if context.get("principal") == "" else Principal.of(context)
     if found is None:
         raise ValueError("must name a caller")
     return found
