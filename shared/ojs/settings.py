@@ -137,8 +137,8 @@ class Settings:
     # Reject jobs for queues that no operator created. In the environment `true` or `false`.
     strict_queues: bool = False
     # What an enqueue does with arguments that do not match the schema of their type, if the type
-    # has no separate mode: `strict`, `warn`, or `off`. None: this function does not check arguments,
-    # and reads nothing for it.
+    # has no separate mode: `strict`, `warn`, or `off`. None: this function checks no arguments, and
+    # reads nothing for it.
     schema_mode: SchemaDefault | None = None
     # If this number of queues exists, an enqueue creates no queue. 0: no limit.
     max_queues: int = MAX_QUEUES

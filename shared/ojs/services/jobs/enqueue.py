@@ -624,7 +624,8 @@ class JobEnqueuer:
     def _check_args(self, push: PushRequest) -> Mapping[int, Sequence[str]]:
         """Check the arguments of the jobs of a push. Return warnings by index.
 
-        Does nothing if no schema exists, or this function doesn't check. Raises SchemaMismatch, and what the read of a schema does.
+        Does nothing if no schema exists, or this function doesn't check. Raises SchemaMismatch, and
+        what the read of a schema does.
         """
         if not self._checks_args or not self._directory().schemas_exist():
             return {}
