@@ -252,7 +252,7 @@ def _enqueuing(spec: FunctionSpec, settings: DeploymentSettings) -> dict[str, st
     asked = spec.routes and not spec.open
     if not (asked or spec.consumes or spec.name in {"sweep", BRIDGE}):
         return {}
-    found = {"OJS_SCHEMA_MODE": settings.schema_mode}
+    found: dict[str, str] = {"OJS_SCHEMA_MODE": settings.schema_mode}
     if not settings.middleware:
         return found
     return found | {
