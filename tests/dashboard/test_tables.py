@@ -11,7 +11,8 @@ from tests.dashboard.world import Caller, push
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
 
-LONG = "a-queue-with-a-long-name." + "b" * 170
+# The first queue by name, whatever queues other tests have created.
+LONG = "0-queue-with-a-long-name." + "b" * 170
 TYPE = "type.with.a.long.name." + "c" * 170
 
 
