@@ -125,7 +125,9 @@ _PRECONDITIONS = (
         {"type": "string", "minLength": 1},
         "ETag of the configuration as you read it, or `*`; another one is 412",
     ),
-    Parameter("If-None-Match", {"const": "*"}, "`*`: 412 if there is one already"),
+    Parameter(
+        "If-None-Match", {"type": "string", "pattern": r"^\*$"}, "`*`: 412 if there is one already"
+    ),
 )
 
 
