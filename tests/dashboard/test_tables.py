@@ -84,7 +84,7 @@ def test_the_full_name_shows_with_the_pointer_and_the_focus(screen: Opener, long
 
 def test_on_a_phone_a_row_is_a_card_that_can_be_sorted(screen: Opener, long: str) -> None:
     shown = screen(size=PHONE).open("jobs?queue=mail")
-    cards = shown.page.locator("tbody tr")
+    cards = shown.page.locator("tbody").first.locator("tr")
     cards.nth(5).wait_for()
     first = cards.first.bounding_box()
     assert first

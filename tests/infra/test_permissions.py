@@ -665,6 +665,7 @@ def everything(call: Caller) -> None:
     _rate_limits(call)
     _webhooks(call)
     _tenants(call)
+    _schemas(call)
     _scheduling(call)
     _crons(call)
     _workflows(call)
@@ -1130,7 +1131,8 @@ def _keys(call: Caller) -> None:
     assert call.authorize("nonsense") == {}
     call("list_keys", query={"limit": "1"})
     call("get_caller")
-    call("list_actions")
+    found = call("list_actions")["actions"]
+    call("get_action", at=found[0]["id"])
     call("get_key", at=key_id)
     call("get_key", at="0" * 16, status=404)
     maker = Principal("a", key=key_id)
@@ -1172,6 +1174,27 @@ def _tenants(call: Caller) -> None:
         call(name, at="acme")
     call("list_tenants")
     call("delete_tenant", at="acme")
+
+
+def _schemas(call: Caller) -> None:
+    """Schemas in all forms; then results, history, and lineage of a job of a type with a schema."""
+    body = {"schema": {"type": "array"}}
+    call("admin_put_schema", body, at="typed", version="1")
+    call("register_schema", {"type": "typed", "version": "2", "uri": "urn:x:typed", **body})
+    call("admin_set_schema_mode", {"mode": "strict"}, at="typed")
+    for listed in ("list_schemas", "admin_list_schemas"):
+        call(listed)
+    for read in ("list_schema_versions", "admin_list_schema_versions", "admin_get_schema"):
+        call(read, at="typed")
+    call("admin_get_schema_version", at="typed", version="1")
+    call("get_schema", at="urn:x:typed")
+    job = call("enqueue_job", {"type": "typed", "args": []}, status=201)["id"]
+    call("results", {"ids": [job]})
+    call("job_lineage", at=job)
+    call("search_history")
+    call("delete_schema", at="urn:x:typed")
+    call("admin_delete_schema_version", at="typed", version="1")
+    call("delete_schema_version", at="typed", version="1", status=404)
 
 
 def _webhooks(call: Caller) -> None:
