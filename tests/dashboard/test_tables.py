@@ -60,6 +60,8 @@ def test_a_long_name_leaves_the_other_columns_their_place(
 
 def test_the_full_name_shows_with_the_pointer_and_the_focus(screen: Opener, long: str) -> None:
     shown = screen().open(f"jobs?queue={LONG}")
+    # Chromium sends events of the focus to the page in front only.
+    shown.page.bring_to_front()
     full = shown.page.get_by_role("tooltip")
     row = shown.page.locator("tbody tr", has_text=TYPE)
     row.locator(".text").hover()
