@@ -4,6 +4,9 @@ import { json, label } from "../format";
 import { usePoll } from "../live";
 import { Act, ask, Card, Empty, Page, Pager, Table, tell, Text, Time, When } from "../ui";
 
+/** The path of an operation below the API's base path. */
+const below = (path: string) => path.replace("/ojs/v1", "");
+
 const verb = (action: Json) => label(String(action.operation).replace(/^(admin|crons)_/, ""));
 
 /** The fields of a configuration by their path, with their values as JSON. */
@@ -36,7 +39,7 @@ function show(action: Json, done: () => void): void {
       <p>{allowed ? "Undo restores the values before, unless they have changed since." : undo ? `To undo this action, a key requires the scope ${needs}.` : "This action can't be undone."}</p>
     </>,
     act: async () => {
-      await call(undo.method, undo.path.replace("/ojs/v1", ""), undo.body, undefined, undo.headers);
+      await call(undo.method, below(undo.path), undo.body, undefined, undo.headers);
       tell(`${verb(action)}: undone`);
       done();
     },
@@ -68,7 +71,7 @@ export function Audit() {
 
 function decoded(path: string): string {
   try {
-    return decodeURIComponent(path.replace("/ojs/v1", ""));
+    return decodeURIComponent(below(path));
   } catch {
     return path;
   }

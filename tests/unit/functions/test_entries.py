@@ -143,7 +143,7 @@ def test_the_dashboard_names_no_address_without_its_prefix() -> None:
         if "/ojs/" in line and not line.startswith("//")
     ]
     others = [line for line in named if "PREFIX" not in line]
-    assert others == ['return decodeURIComponent(path.replace("/ojs/v1", ""));']
+    assert others == ['const below = (path: string) => path.replace("/ojs/v1", "");']
 
 
 @pytest.mark.exhaustive
