@@ -386,13 +386,17 @@ const CUT = "td :is(.text, .cut, a > bdi, button > bdi, code > bdi), .facet bdi"
 export function Full() {
   const [shown, show] = useState<{ text: string; left: number; top: number } | null>(null);
   useEffect(() => {
-    const find = ({ target }: { target: EventTarget | null }) => {
-      if (!(target instanceof Element)) return;
-      if (target.closest(".full")) return;
+    const cut = (target: EventTarget | null) => {
+      if (!(target instanceof Element)) return null;
       const of = target.closest("[data-full]") ?? target.closest(CUT) ?? (target.matches("a, button") ? target.querySelector(CUT) : null);
-      if (!(of instanceof HTMLElement) || !(of.dataset.full || of.scrollWidth > of.clientWidth)) return show(null);
+      if (!(of instanceof HTMLElement) || !(of.dataset.full || of.scrollWidth > of.clientWidth)) return null;
       const { left, bottom } = of.getBoundingClientRect();
-      show({ text: of.dataset.full ?? of.textContent!, left: Math.max(8, Math.min(left, innerWidth - 340)), top: bottom });
+      return { text: of.dataset.full ?? of.textContent!, left: Math.max(8, Math.min(left, innerWidth - 340)), top: bottom };
+    };
+    // A pointer that rests on other content doesn't hide the name that has the focus.
+    const find = ({ target }: { target: EventTarget | null }) => {
+      if (target instanceof Element && target.closest(".full")) return;
+      show(cut(target) ?? cut(document.activeElement));
     };
     const hide = (event: Event) => { if (!(event instanceof KeyboardEvent) || event.key === "Escape") show(null); };
     // A link that gets the focus can scroll.

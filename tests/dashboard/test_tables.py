@@ -71,6 +71,7 @@ def test_the_full_name_shows_with_the_pointer_and_the_focus(screen: Opener, long
     full.wait_for()
     shown.page.keyboard.press("Escape")
     full.wait_for(state="detached")
+    shown.page.mouse.move(0, 0)
     row.get_by_role("link", name=LONG).focus()
     full.filter(has_text=LONG).wait_for()
     shown.page.keyboard.press("Shift+Tab")
