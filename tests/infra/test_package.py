@@ -126,6 +126,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Clean:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.whole
 def test_the_quick_start_of_each_page_works_with_the_wheel_alone(
     clean: Clean, tmp_path: Path
 ) -> None:

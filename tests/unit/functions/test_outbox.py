@@ -497,7 +497,7 @@ def deliver(app: App, records: list[Record]) -> None:
 
 
 @pytest.mark.parametrize(
-    "items", [200, pytest.param(10_000, marks=pytest.mark.exhaustive)]
+    "items", [200, pytest.param(10_000, marks=[pytest.mark.exhaustive, pytest.mark.whole])]
 )  # fmt: skip
 def test_items_are_delivered_with_a_death_at_each_step(
     make_app: Callable[..., App], items: int

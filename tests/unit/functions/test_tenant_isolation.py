@@ -53,7 +53,7 @@ def test_tenants_are_isolated(built: Runtime) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("many", [200, pytest.param(MANY, marks=pytest.mark.whole)])
+@pytest.mark.parametrize("many", [60, pytest.param(MANY, marks=pytest.mark.whole)])
 def test_many_sequences_of_tenants(make_runtime: Callable[..., Runtime], many: int) -> None:
     rows = Counter[str]()
     for first in range(0, many, A_TABLE):
