@@ -23,9 +23,12 @@ SOURCE, TARGET = ROOT / "build" / "site-src", ROOT / "build" / "site"
 TOOLS = ROOT / "build" / "docs"
 # The README has the quick start. The first page of the site is another one.
 MOVED = {"README.md": "quickstart.md", "docs/site/home.md": "index.md"}
-# The history of versions, each attribute of each item, where each requirement is tested, and the
+# The history of versions, each item and its attributes, where each requirement is tested, and the
 # reasons for decisions would fill the results of the search.
-NOT_SEARCHED = ("CHANGELOG.md", "docs/numbers/attributes.md", "docs/requirements.md", "docs/adr/")
+NOT_SEARCHED = (
+    "CHANGELOG.md", "docs/requirements.md", "docs/adr/",
+    "docs/table.md", "docs/numbers/attributes.md",
+)  # fmt: skip
 _LINK = re.compile(r"(?<=\]\()(?!https?:)([^)\s#]+)")
 _LOGO = re.compile(r"https://cdn\.redoc\.ly/redoc/[\w-]+\.svg")
 SCRIPTS = ("@mermaid-js/tiny/dist/mermaid.tiny.js", "redoc/bundles/redoc.standalone.js")

@@ -51,9 +51,14 @@ def opened(built: Built, chromium: Any) -> Iterator[Callable[..., Any]]:
     assert complaints == []
 
 
-def test_it_is_built_without_a_warning_in_time(built: Built) -> None:
-    assert "No issues found" in built.printed
+# The CPU time of one build differs by half on shared processors: `make test-all` compares it.
+@pytest.mark.whole
+def test_it_is_built_in_time(built: Built) -> None:
     assert built.cpu_s <= MAX_BUILD_S
+
+
+def test_it_is_built_without_a_warning(built: Built) -> None:
+    assert "No issues found" in built.printed
     assert (built.folder / "latest" / "search.json").stat().st_size <= MAX_INDEX_BYTES
 
 
