@@ -307,13 +307,23 @@ def test_keys_and_maintenance(shown: Screen, call: Caller, server: RunningServer
     shown.press("Create key")
     shown.answer("Create", name="looker")
     shown.page.locator("dialog [role=alert], dialog .refused").first.wait_for()
-    shown.answer("Create", admin__read="on", jobs__read="on", queues="mail*")
+    shown.answer("Create", max_requests_per_s="many")
+    shown.page.locator("dialog .refused", has_text="whole number").wait_for()
+    shown.answer(
+        "Create", admin__read="on", jobs__read="on", queues="mail*", max_requests_per_s="50"
+    )
     secret = shown.page.locator(".notice code").inner_text()
     found = Caller(server.url, secret)("GET", "/me")
     assert found["name"] == "looker"
     assert (found["scopes"], found["queues"]) == (["admin:read", "jobs:read"], ["mail*"])
     shown.press("Done")
     assert secret not in shown.page.content()
+    read = call("GET", f"/admin/keys/{found['key']}")
+    assert read["key"]["max_requests_per_s"] == 50
+    shown.press("Create key")
+    shown.answer("Create", name="acme's", work="on", tenant="acme")
+    shown.press("Done")
+    shown.page.locator("tr", has_text="acme's").get_by_text("acme", exact=True).wait_for()
     shown.page.get_by_role("button", name=f"Revoke: looker, {found['key']}").click()
     shown.answer("Revoke key")
     shown.told("Key looker revoked")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -236,6 +237,43 @@ def test_forms_do_not_overwrite_another_change(
         call("DELETE", hook_path)
         call("DELETE", "/rate-limits/example.org/override")
         call("PUT", "/admin/pools/office", shared)
+
+
+def test_what_another_operator_changed_is_not_deleted(
+    screen: Opener, call: Caller, world: dict[str, str]
+) -> None:
+    hook = call("POST", "/webhooks/subscriptions", {"url": HOOK, "events": ["job.completed"]})
+    hook_path = f"/webhooks/subscriptions/{hook['id']}"
+    pool: dict[str, Any] = {"queues": {"aside": {"weight": 1}}, "strategy": "weighted"}
+    # Page, what the button names, that of the dialog, a path, and another operator's change.
+    kinds: list[tuple[str, str, str, str, str, dict[str, Any]]] = [
+        ("pools", "aside", "Delete pool", "/admin/pools/aside", "PUT", pool | {"concurrency": 7}),
+        ("tenants", "aside", "Delete tenant", "/admin/tenants/aside", "PUT", {"name": "Other"}),
+        ("webhooks", HOOK, "Delete webhook", hook_path, "PATCH", {"timeout_s": 7}),
+    ]
+    call("PUT", "/admin/pools/aside", pool)
+    call("PUT", "/admin/tenants/aside", {"name": "Aside"})
+    try:
+        shown = screen().open("pools")
+        for page, name, button, path, method, change in kinds:
+            shown.go(page)
+            shown.press(f"Delete: {name}")
+            call(method, path, change)
+            shown.answer(button)
+            shown.page.locator("dialog [role=alert]", has_text="Another request changed").wait_for()
+            assert call("GET", path)["etag"], page
+            with shown.page.expect_response(lambda answer: answer.request.method == "GET"):
+                shown.press("Reload")
+            shown.answered()
+            shown.quiet().press(f"Delete: {name}")
+            shown.answer(button)
+            shown.answered()
+            with pytest.raises(AssertionError, match="404"):
+                call("GET", path)
+    finally:
+        for path in (hook_path, "/admin/pools/aside", "/admin/tenants/aside"):
+            with contextlib.suppress(AssertionError):
+                call("DELETE", path)
 
 
 def test_cron_jobs_are_edited(screen: Opener, call: Caller) -> None:

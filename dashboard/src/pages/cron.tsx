@@ -85,7 +85,7 @@ function Acts({ cron, done, gone }: { cron: Json; done: () => void; gone?: () =>
     <span class="row">
       <Act small needs="jobs:write" of={cron.name} on={async () => { await call("POST", `${path}/trigger`); tell(`${cron.name}: job enqueued`); done(); }}>Run now</Act>
       <Act small needs="jobs:write" of={cron.name} on={async () => { await call("POST", `${path}/${paused ? "resume" : "pause"}`); tell(`${cron.name} ${paused ? "resumed" : "paused"}`); done(); }}>{paused ? "Resume" : "Pause"}</Act>
-      <Act small danger needs="jobs:write" of={cron.name} on={() => ask({ title: `Delete cron job ${cron.name}?`, text: "The schedule is deleted and stops running. Jobs that it enqueued are not deleted. This can't be undone.", button: "Delete cron job", danger: true, act: async () => { await call("DELETE", path); tell(`${cron.name} deleted`); (gone ?? done)(); } })}>Delete</Act>
+      <Act small danger needs="jobs:write" of={cron.name} on={() => ask({ title: `Delete cron job ${cron.name}?`, text: "The schedule is deleted and stops running. Jobs that it enqueued are not deleted. This can't be undone.", button: "Delete cron job", danger: true, act: async () => { await save("DELETE", path, undefined, cron); tell(`${cron.name} deleted`); (gone ?? done)(); } })}>Delete</Act>
     </span>
   );
 }

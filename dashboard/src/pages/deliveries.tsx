@@ -77,7 +77,7 @@ export function Deliveries() {
   const remove = (each: Json) => () => ask({
     title: `Delete delivery ${each.name}?`, text: "Its jobs stay in their queues, available for workers that fetch. This can't be undone.", button: "Delete delivery", danger: true,
     act: async () => {
-      await call("DELETE", `/admin/deliveries/${seg(each.name)}`);
+      await save("DELETE", `/admin/deliveries/${seg(each.name)}`, undefined, each);
       tell(`${each.name} deleted`);
       read.again();
     },

@@ -2,6 +2,7 @@ import { call, type Json, me, readPages, seg } from "../api";
 import { useBox } from "../box";
 import { usePoll } from "../live";
 import { useState } from "preact/hooks";
+import { whole } from "./queues";
 import { Act, ask, Card, Copy, Empty, Page, Pager, State, Table, tell, Text, Time, When } from "../ui";
 
 const SCOPES: [string, string][] = [
@@ -23,13 +24,16 @@ export function Keys() {
       { name: "name", label: "Name", help: "A person or a program. It is the producer of jobs that are enqueued with this key." },
       ...SCOPES.map(([scope, what]) => ({ name: scope, label: scope, kind: "check" as const, help: what })),
       { name: "queues", label: "Queues", kind: "list" as const, help: "One per line; a name can end in *. Empty: all queues." },
+      { name: "tenant", label: "Tenant", help: "The only tenant of the key. Its queues are then names of the tenant. Empty: none." },
+      { name: "max_requests_per_s", label: "Max. requests/s", kind: "number", help: "Empty: no limit." },
       { name: "expires_at", label: "Expires", kind: "later", help: "A time, or a duration from now such as 90d. Empty: when the key that creates it expires, or never." },
     ],
     act: async (answers) => {
       const queues = answers.queues!.split("\n").map((line) => line.trim()).filter(Boolean);
       const answer = await call("POST", "/admin/keys", {
         name: answers.name, scopes: SCOPES.map(([scope]) => scope).filter((scope) => answers[scope]),
-        ...(queues.length && { queues }), ...(answers.expires_at && { expires_at: answers.expires_at }),
+        ...(queues.length && { queues }), ...(answers.tenant && { tenant: answers.tenant }),
+        ...(answers.max_requests_per_s && { max_requests_per_s: whole(answers.max_requests_per_s, "max_requests_per_s") }), ...(answers.expires_at && { expires_at: answers.expires_at }),
       });
       show({ name: answers.name!, secret: answer.secret });
       read.again();
@@ -60,6 +64,8 @@ export function Keys() {
             { name: "State", cell: (key) => <State of={key.state} />, by: (key) => key.state },
             { name: "Scopes", cell: (key) => key.scopes.map((scope: string) => <span key={scope} class="tag">{scope}</span>) },
             { name: "Queues", cell: (key) => key.queues ? <Text>{key.queues.join(", ")}</Text> : "All" },
+            { name: "Tenant", cell: (key) => key.tenant ? <Text>{key.tenant}</Text> : "–", by: (key) => key.tenant ?? "" },
+            { name: "Max. requests/s", right: true, cell: (key) => key.max_requests_per_s ?? "–", by: (key) => key.max_requests_per_s ?? 0 },
             { name: "Last used", cell: (key) => <Time at={key.last_used_at} />, by: (key) => key.last_used_at ?? "" },
             { name: "Expires", cell: (key) => <Time at={key.revoked_at ?? key.expires_at} />, by: (key) => key.expires_at ?? "" },
             { name: "Created by", cell: (key) => <Text>{key.made_by}</Text>, by: (key) => key.made_by ?? "" },

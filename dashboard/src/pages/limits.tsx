@@ -1,4 +1,4 @@
-import { call, get, type Json, parsedLimit, save, seg } from "../api";
+import { get, type Json, parsedLimit, save, seg } from "../api";
 import { number, written } from "../format";
 import { usePoll } from "../live";
 import { Act, ask, Card, Empty, Meter, Page, Pager, State, Table, tell, Text, Time, When } from "../ui";
@@ -39,7 +39,7 @@ export function Limits() {
               { name: "State", cell: (limit) => <>{limit.throttled && <State of="throttled" />}{limit.override && <> <State of="overridden" /> {limit.override.expires_at && <>until <Time at={limit.override.expires_at} /></>}</>}{limit.paused_until && <> paused until <Time at={limit.paused_until} /></>}</> },
               { name: "", cell: (limit) => <span class="row">
                 <Act small of={limit.key} on={override(limit)}>Set override</Act>
-                {(limit.override || limit.paused_until) && <Act small of={limit.key} on={async () => { await call("DELETE", `/rate-limits/${seg(limit.key)}/override`); tell("Override removed"); read.again(); }}>Remove override</Act>}
+                {(limit.override || limit.paused_until) && <Act small of={limit.key} on={async () => { await save("DELETE", `/rate-limits/${seg(limit.key)}/override`, undefined, limit); tell("Override removed"); read.again(); }}>Remove override</Act>}
               </span> },
             ]} />
           <Pager shown={data.items.length} total={data.total} more={data.pagination.has_more} what="keys, by name" on={() => tell("Only the first 50 keys are shown")} />

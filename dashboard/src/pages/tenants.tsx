@@ -1,4 +1,4 @@
-import { call, get, type Json, parsedLimit, save, seg } from "../api";
+import { get, type Json, parsedLimit, save, seg } from "../api";
 import { number, written } from "../format";
 import { usePoll } from "../live";
 import { Act, ask, Card, Empty, Meter, Page, Pager, State, Table, tell, Text, Time, When } from "../ui";
@@ -31,7 +31,7 @@ export function Tenants() {
   const remove = (each: Json) => () => ask({
     title: `Delete tenant ${each.id}?`, button: "Delete tenant", danger: true, text: "Its limits are deleted. A tenant with jobs or active keys can't be deleted. This can't be undone.",
     act: async () => {
-      await call("DELETE", `/admin/tenants/${seg(each.id)}`);
+      await save("DELETE", `/admin/tenants/${seg(each.id)}`, undefined, each);
       tell(`Tenant ${each.id} deleted`);
       read.again();
     },

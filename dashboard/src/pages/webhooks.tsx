@@ -48,14 +48,14 @@ export function Webhooks() {
     tell(success ? `Test event delivered: status ${status_code} after ${span(response_time_ms)}` : `Test event failed: ${error ?? `status ${status_code}`}`, !success);
   };
   const active = (each: Json, to: boolean) => async () => {
-    await call("PATCH", `${SUBSCRIPTIONS}/${seg(each.id)}`, { active: to });
+    await save("PATCH", `${SUBSCRIPTIONS}/${seg(each.id)}`, { active: to }, each);
     tell(`Webhook ${to ? "enabled" : "paused"}`);
     read.again();
   };
   const remove = (each: Json) => () => ask({
     title: "Delete webhook?", button: "Delete webhook", danger: true, text: <>No event is sent to <bdi>{each.url}</bdi> anymore. This can't be undone.</>,
     act: async () => {
-      await call("DELETE", `${SUBSCRIPTIONS}/${seg(each.id)}`);
+      await save("DELETE", `${SUBSCRIPTIONS}/${seg(each.id)}`, undefined, each);
       tell("Webhook deleted");
       read.again();
     },
