@@ -1,4 +1,4 @@
-"""Take the pictures of docs/dashboard.md and README.md: `make pictures`.
+"""Take the pictures of docs/dashboard.md, docs/dashboard-pages.md, and README.md: `make pictures`.
 
 The pictures show one hour of work. A local server with a test clock gets the jobs of each minute,
 so the hour takes about two minutes. Sizes: 1440 x 900 at 2x, light and dark.
@@ -96,6 +96,7 @@ class Hour:
         self._threads = ThreadPoolExecutor(4)
         self.moved_ms = 0
         self.dead = ""
+        self.durable = ""
         self.workflow = ""
 
     def until(self, second: float) -> None:
@@ -188,7 +189,21 @@ class Hour:
         self._call("DELETE", f"/jobs/{last['id']}")
         for number in (9, 10):
             self._report(number, delay_until="+PT2H")
+        self._durable()
         self.until(30)
+
+    def _durable(self) -> None:
+        """A job with stored steps, which waits for a signal."""
+        self.durable = push(self._call, "orders", "order.place", {"order": 1042})
+        [job] = fetch(self._call, "orders", 1, "orders-1")
+        path, token = f"/jobs/{job['id']}", {"lease_token": job["lease_token"]}
+        steps = (("charge", {"charge": "ch_1"}, 410), ("reserve", {"shelf": "B7"}, 95))
+        self._call("POST", f"{path}/steps", {**token, "version": 1, "steps": [
+            {"save": f"s{number}", "name": name, "result": result, "duration_ms": took}
+            for number, (name, result, took) in enumerate(steps)
+        ]})  # fmt: skip
+        waits = [{"kind": "signal", "name": "approved", "for": "P3D"}]
+        self._call("POST", f"{path}/nack", {**token, "suspend": {"mode": "any", "waits": waits}})
 
     def _report(self, number: int, **options: object) -> None:
         args = {"region": "eu", "month": f"2026-{number + 1:02}"}
@@ -230,6 +245,18 @@ def _shoot(browser: Any, url: str, hour: Hour) -> dict[str, bytes]:
         ("limits", "limits"),
         ("webhooks", "webhooks"),
         ("keys", "keys"),
+        ("active", "running"),
+        ("scheduled", "waiting"),
+        ("durable-job", f"jobs/{hour.durable}"),
+        ("cron-jobs", "cron"),
+        ("workflows", "workflows"),
+        ("workers", "workers"),
+        ("deliveries", "deliveries"),
+        ("events", "events"),
+        ("audit", "audit"),
+        ("tenants", "tenants"),
+        ("schemas", "schemas/email.send"),
+        ("settings", "settings"),
     ):
         for ending, shown in screens.items():
             # The README has both themes of three pages.
@@ -241,6 +268,8 @@ def _shoot(browser: Any, url: str, hour: Hour) -> dict[str, bytes]:
                     shown.page.locator("tbody [type=checkbox]").nth(row).check()
             if name == "job":
                 shown.page.locator(".failure summary").last.click()
+            if name == "durable-job":
+                shown.page.mouse.wheel(0, 450)
             shown.page.mouse.move(0, 0)
             # A card at the end that does not fit is not shown, instead of its header.
             shown.page.evaluate(
@@ -279,7 +308,10 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         data, log = Path(folder) / "data", Path(folder) / "log"
-        server = RunningServer(data, log, "--test-clock", "--allow-loopback-endpoints")
+        server = RunningServer(
+            data, log, "--test-clock", "--allow-loopback-endpoints",
+            "--deliver", "resize=pushed:handler", "--deliver-folder", str(ROOT / "tests" / "local"),
+        )  # fmt: skip
         call = Caller(server.url)
         ids = make(call)
         for host, events in (("crm", ["job.completed"]), ("alerts", ["job.discarded"])):
@@ -288,6 +320,15 @@ def main() -> None:
             })  # fmt: skip
         for name in ("shop", "mailer"):
             call("POST", "/admin/keys", {"name": name, "scopes": ["jobs:write", "jobs:read"]})
+        for tenant, state in (("acme", "active"), ("globex", "suspended")):
+            rate = {"limit": 1_000, "period": "PT1M"}
+            limits = {"max_concurrency": 20, "max_queue_depth": 50_000, "max_enqueue_rate": rate}
+            call("PUT", f"/admin/tenants/{tenant}", {"state": state, "limits": limits})
+        for version, required in enumerate((["to"], ["to", "template"]), 1):
+            email = {"type": "object", "required": required}
+            call("PUT", f"/admin/schemas/email.send/{version}", {
+                "schema": {"type": "array", "items": email},
+            })  # fmt: skip
         call("PUT", "/queues/mail/config", {"concurrency": 40, "max_size": 1_000})
         hour = Hour(call)
         hour.workflow = ids["workflow"]

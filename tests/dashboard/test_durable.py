@@ -72,6 +72,9 @@ def test_the_steps_of_a_job(screen: Opener, call: Caller) -> None:
     charge.locator("summary").click()
     charge.get_by_text("ch_1").wait_for()
     row(shown, "SoldOut").get_by_text("Failed").wait_for()
+    run = shown.page.locator("ol.run").inner_text()
+    assert "Attempt 1" in run
+    assert "Waits for signal, sleep" in run
     assert row(shown, "nothing").locator("td").nth(7).inner_text() == "null"
     shown.page.locator(".waiting li", has_text="Waits for signal approved").wait_for()
     shown.page.locator(".waiting li", has_text="Waits for sleep nnn").wait_for()

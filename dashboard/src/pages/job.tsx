@@ -139,7 +139,7 @@ function parts(job: Json, events: Json[], steps: Json[], now: number): Part[] {
       const due = Date.parse(job.scheduled_at ?? "");
       if (due > at) begin("Scheduled", "scheduled", at);
       if (!(due > now)) begin("Available", "available", due > at ? due : at);
-    } else if (type === "job.attempt_started") begin(`Attempt ${data?.attempt ?? ""}`, "active", at);
+    } else if (type === "job.attempt_started") begin(`Attempt ${data?.attempt || 1}`, "active", at);
     else if (type === "job.attempt_failed") {
       // The record of a job with a later attempt has no start of this one.
       if (open?.state === "available") Object.assign(open, { name: `Wait and attempt ${data?.attempt ?? ""}`, state: "active" });
@@ -149,6 +149,9 @@ function parts(job: Json, events: Json[], steps: Json[], now: number): Part[] {
     else if (data?.to === "available" && open?.state !== "available") begin("Available", "available", at);
     else if (data?.to === "retryable" && open?.state !== "retryable") begin("Waits for retry", "retryable", at);
   }
+  // The record of a job that is suspended has no end of its attempt: its latest step is near.
+  if (job.waiting?.length && open?.state === "active")
+    begin(`Waits for ${job.waiting.map((wait: Json) => wait.kind).join(", ")}`, "scheduled", Math.max(open.from, ...steps.map((step) => Date.parse(step.stored_at))));
   if (open) found.push({ ...open, to: FINAL.has(job.state) ? Date.parse(job.completed_at ?? job.cancelled_at ?? "") || open.from : Math.max(now, open.from) });
   for (const step of steps)
     if (step.started_at) found.push({ name: step.name, state: "step", from: Date.parse(step.started_at), to: Date.parse(step.started_at) + (step.duration_ms ?? 0), bad: Boolean(step.error) });
