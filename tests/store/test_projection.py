@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -537,6 +538,46 @@ def test_overlapping_batches_at_once_count_each_record_once(streamed: Worlds) ->
         (measured,) = (sums for named, sums in projected.metrics.sums.items() if named)
         assert measured["ojs.job.completed"] == 100
         assert projected.metrics.sums[()] == {"ojs.queue.created.count": 1}
+
+
+class Between:
+    """A client on which something else happens once, after a number of writes."""
+
+    def __init__(self, client: Any, after: int, meanwhile: Callable[[], Any]) -> None:
+        self._client, self._left, self._meanwhile = client, after, meanwhile
+
+    def __getattr__(self, operation: str) -> Any:
+        act = getattr(self._client, operation)
+        if operation not in {"put_item", "update_item", "transact_write_items"}:
+            return act
+
+        def write(**arguments: Any) -> Any:
+            answer = act(**arguments)
+            self._left -= 1
+            if self._left == 0:
+                self._meanwhile()
+            return answer
+
+        return write
+
+
+@pytest.mark.parametrize("queues", ["ab", "ba", "aba", "bab"])
+@pytest.mark.parametrize("after", range(1, 5))
+def test_batches_with_one_first_record_in_one_millisecond_lose_no_event(
+    streamed: Worlds, queues: str, after: int
+) -> None:
+    for some in range(1, len(queues) + 1):
+        with streamed() as world:
+            stream = Stream(world.client, world.table)
+            jobs = {world.push(queue=queue).id for queue in queues}
+            records = stream.take()
+            projected = Projected(world.client, world.table, world.clock)
+            other = projected.another(world.client)
+            meanwhile = partial(other.run, records[:some])
+            projected.another(Between(world.client, after, meanwhile)).run(records)
+            assert projected.run(records) == []
+            told = [e["subject"] for e in projected.events() if e["type"] == "job.enqueued"]
+            assert sorted(told) == sorted(jobs)
 
 
 @pytest.mark.exhaustive

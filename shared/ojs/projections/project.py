@@ -488,7 +488,7 @@ class Projector:
             [*(event for one in told for event in one.events), *(each.event for each in pruned)],
             batch,
         )
-        key = self._page_key(batch.shard, told[0].change.place) if texts else ""
+        key = self._page_key(batch.shard, told) if texts else ""
         for name in names:
             mine = [one for one in told if one.owner == name]
             if new[name] or mine:
@@ -580,15 +580,17 @@ class Projector:
         batch.published |= {event.id: event.id in refused for event in untold}
         return any(batch.published[event.id] for event in wanted)
 
-    def _page_key(self, shard: str, first: str) -> str:
+    def _page_key(self, shard: str, told: Sequence[_Effect]) -> str:
         """Return the key of a new event page.
 
-        It is after all pages that this container has written.
+        It is after all pages that this container has written. Pages with other events have other
+        keys, also if two containers write them in the same millisecond.
         """
         with self._lock:
             self._page_ms = max(self._clock.now_ms(), self._page_ms + 1)
             at_ms = self._page_ms
-        token = hashlib.blake2b(f"{shard}|{first}".encode(), digest_size=8).hexdigest()
+        name = "|".join((shard, *(one.change.place for one in told)))
+        token = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
         return keys.event_page(at_ms, token)
 
     def _measure(self, batch: _Batch) -> None:
