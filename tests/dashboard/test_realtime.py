@@ -319,7 +319,7 @@ def test_a_socket_that_always_closes_is_asked_for_less_and_less(screen: Opener) 
 # --- what an open overview asks for ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("connected", [False, True])
+@pytest.mark.parametrize("connected", [pytest.param(False, marks=pytest.mark.whole), True])
 def test_an_hour_of_an_idle_overview(screen: Opener, connected: bool) -> None:
     shown = screen()
     if not connected:

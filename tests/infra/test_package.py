@@ -167,6 +167,7 @@ def test_the_worker_and_its_producer(ojs_server):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.whole
 def test_an_app_synthesises_with_the_wheel_alone(clean: Clean, tmp_path: Path) -> None:
     # CDK itself and pydantic, as they are here; of this project only the wheel.
     (site,) = (clean.folder / "clean/lib").glob("python*/site-packages")

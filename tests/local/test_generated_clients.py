@@ -83,6 +83,7 @@ def test_a_python_client(closed: RunningServer, document: Path, tmp_path: Path) 
     assert len(named) <= 12, named
 
 
+@pytest.mark.whole
 def test_a_typescript_client(closed: RunningServer, document: Path, tmp_path: Path) -> None:
     printed = run(
         tmp_path, NODE_TOOLS / "openapi-ts", "--input", document, "--output", "ojs_client",

@@ -18,9 +18,14 @@ if TYPE_CHECKING:
 _LONG = {"consumer", "sweeps", "sweeps in use", "lanes", "empty fetches", "running"}
 
 
+def _marks(part: str) -> list[pytest.MarkDecorator]:
+    long = [pytest.mark.exhaustive] if part in _LONG else []
+    return [*long, pytest.mark.whole] if part == "sweeps" else long
+
+
 @pytest.mark.parametrize(
     "part",
-    [pytest.param(part, marks=pytest.mark.exhaustive if part in _LONG else ()) for part in PARTS],
+    [pytest.param(part, marks=_marks(part)) for part in PARTS],
 )
 def test_what_is_written_is_what_is_counted(
     part: str, dynoxide: Engine, dynamodb: DynamoDBClient
