@@ -153,6 +153,31 @@ def test_counters_that_stay_behind_are_found(prove: Proving) -> None:
     assert prove.failed() == {"counters"}
 
 
+def test_long_runs_count_over_the_end_of_a_window(prove: Proving) -> None:
+    def verdict() -> str:
+        [found] = [each for each in prove.report["checks"] if "window's end" in each["name"]]
+        return str(found["verdict"])
+
+    prove.pace = replace(PACE, long_s=1)
+    assert prove("--only", "behavior", "--long") == Exit.DONE
+    assert verdict() == "passed"
+    assert prove.left(prove.report["run"]) == []
+    faulty = Faulty()
+
+    def twice(request: httpx.Request, response: httpx.Response) -> httpx.Response:
+        """As if a batch at the end of a window were counted twice."""
+        if not request.url.path.endswith("-long/stats"):
+            return response
+        body = response.json()
+        body["stats"]["completed"] += 10
+        return httpx.Response(200, json=body)
+
+    faulty.change = twice
+    prove.pace = replace(PACE, long_s=1, counted_s=0.5)
+    assert prove("--only", "behavior", "--long", transport=faulty) == Exit.FAILED
+    assert prove.failed() == {"counters over a window's end"}
+
+
 # Where a run dies: after this request, whose response is lost.
 KILLS = {
     "key": ("POST", "/admin/keys"), "queue": ("POST", "/queues"), "job": ("POST", "/jobs"),
