@@ -83,9 +83,9 @@ def _steps(before: Job | None, after: Job, written_ms: int) -> Iterator[JobEvent
             case State.AVAILABLE:
                 yield from _available(before, after)
             case State.SCHEDULED:
-                # If a job is scheduled again, its record doesn't contain the time of that change.
-                at_ms = after.created_ms if before is None else written_ms
-                yield JobEvent(EventType.JOB_SCHEDULED, at_ms, before, after)
+                yield JobEvent(
+                    EventType.JOB_SCHEDULED, _scheduled_ms(before, after, written_ms), before, after
+                )
             case State.COMPLETED:
                 at_ms = after.completed_ms or after.created_ms
                 yield JobEvent(EventType.JOB_COMPLETED, at_ms, before, after, _run_ms(after, at_ms))
@@ -102,6 +102,18 @@ def _steps(before: Job | None, after: Job, written_ms: int) -> Iterator[JobEvent
                 return
 
 
+def _scheduled_ms(before: Job | None, after: Job, written_ms: int) -> int:
+    """Return the time of the change, in milliseconds since the epoch."""
+    if before is None:
+        return after.created_ms
+    # The record of a postponed job doesn't contain the time of that change.
+    return _suspended_ms(after, written_ms) if before.state is State.ACTIVE else written_ms
+
+
+def _suspended_ms(after: Job, written_ms: int) -> int:
+    return after.enqueued_ms or written_ms
+
+
 def _durable(before: Job, after: Job, written_ms: int) -> Iterator[JobEvent]:
     """Yield the events of durable code."""
     was, now = before.durable, after.durable
@@ -109,7 +121,7 @@ def _durable(before: Job, after: Job, written_ms: int) -> Iterator[JobEvent]:
         yield JobEvent(EventType.JOB_CHECKPOINTED, written_ms, before, after)
     saved = now.saves > was.saves
     if before.state is State.ACTIVE and after.state is not State.ACTIVE and saved:
-        yield JobEvent(EventType.JOB_SUSPENDED, after.enqueued_ms or written_ms, before, after)
+        yield JobEvent(EventType.JOB_SUSPENDED, _suspended_ms(after, written_ms), before, after)
     if now.signals > was.signals or (saved and was.waits is not None):
         yield JobEvent(EventType.JOB_SIGNALLED, written_ms, before, after)
 
