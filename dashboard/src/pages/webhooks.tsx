@@ -41,6 +41,7 @@ export function Webhooks() {
     act: async () => {
       show({ url: each.url, secret: (await call("POST", `${SUBSCRIPTIONS}/${seg(each.id)}/rotate-secret`)).secret });
       tell("Secret replaced");
+      read.again();
     },
   });
   const test = (each: Json) => async () => {
