@@ -76,7 +76,8 @@ def file_of(name: str, root: Path) -> Path:
 def print_done(job: JobContext, following: Callable[[JobContext], Any]) -> Any:
     """Run the handler, and then print the file. This is middleware."""
     result = following(job)
-    print(f"done    {job.args[0]}", flush=True)
+    # One write, because handlers run in threads.
+    print(f"done    {job.args[0]}\n", end="", flush=True)
     return result
 
 

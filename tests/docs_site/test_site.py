@@ -77,8 +77,14 @@ def test_the_tabs_are_those_of_the_navigation(opened: Callable[..., Any]) -> Non
 
 def test_the_search_finds_retry(opened: Callable[..., Any]) -> None:
     page = opened("latest/docs/queues/")
-    page.keyboard.press("Control+k")
-    page.locator("input:visible").last.fill("retry")
+    field = page.locator("input:visible").last
+    for _ in range(30):
+        # The page listens to keys some time after it was loaded.
+        page.keyboard.press("Control+k")
+        page.wait_for_timeout(1_000)
+        if field.is_visible():
+            break
+    field.fill("retry")
     found = page.get_by_text(re.compile(r"^[0-9]+ results$"))
     found.wait_for()
     assert int(found.inner_text().split()[0]) > 10

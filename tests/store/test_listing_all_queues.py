@@ -123,7 +123,7 @@ def busy(world: World, count: int) -> dict[State, set[str]]:
     [
         (50, False),
         pytest.param(69, False, marks=pytest.mark.exhaustive),
-        pytest.param(130, True, marks=pytest.mark.exhaustive),
+        pytest.param(130, True, marks=[pytest.mark.exhaustive, pytest.mark.whole]),
     ],
 )
 def test_a_first_page_among_busy_queues_is_full(seen: World, count: int, swept: bool) -> None:

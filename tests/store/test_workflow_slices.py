@@ -117,7 +117,7 @@ LATER = Counter({"first": 1, "m": MEMBERS, "last": 1})
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("size", [100, 1_000, 10_000])
+@pytest.mark.parametrize("size", [100, 1_000, pytest.param(10_000, marks=pytest.mark.whole)])
 def test_a_member_costs_two_units_to_start_with_its_workflow(exact: World, size: int) -> None:
     warm(exact)
     create(exact.run, chain(step("a"), step("a")))
@@ -198,7 +198,7 @@ def test_a_start_goes_on_wherever_it_ended(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("waited_ms", [0, 21_000])
+@pytest.mark.parametrize("waited_ms", [0, pytest.param(21_000, marks=pytest.mark.whole)])
 def test_two_that_start_the_same_group_start_each_member_once(
     small: None, dynoxide: Engine, dynamodb: DynamoDBClient, waited_ms: int
 ) -> None:
