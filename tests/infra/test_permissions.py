@@ -419,7 +419,7 @@ class Caller:
 
     recorder: Recorder
     clock: ManualClock
-    # moto's queues take longer for each message that they hold, and nobody receives these.
+    # Empties the queue of webhook deliveries. To send a message, moto counts all messages of the queue.
     empty: Callable[[], Any]
     called: set[str] = field(default_factory=set)
 
@@ -618,7 +618,7 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
         tickets = runtime.current().stores.tickets
 
         def empty() -> None:
-            # A queue can be purged only once a minute.
+            # SQS purges a queue only once a minute.
             sqs.delete_queue(QueueUrl=urls["webhooks"])
             sqs.create_queue(QueueName="webhooks")
 

@@ -149,7 +149,7 @@ function parts(job: Json, events: Json[], steps: Json[], now: number): Part[] {
     else if (data?.to === "available" && open?.state !== "available") begin("Available", "available", at);
     else if (data?.to === "retryable" && open?.state !== "retryable") begin("Waits for retry", "retryable", at);
   }
-  // The record of a job that is suspended has no end of its attempt: its latest step is near.
+  // The record of a suspended job doesn't contain the end of its attempt. The time of its latest step is shown instead.
   if (job.waiting?.length && open?.state === "active")
     begin(`Waits for ${job.waiting.map((wait: Json) => wait.kind).join(", ")}`, "scheduled", Math.max(open.from, ...steps.map((step) => Date.parse(step.stored_at))));
   if (open) found.push({ ...open, to: FINAL.has(job.state) ? Date.parse(job.completed_at ?? job.cancelled_at ?? "") || open.from : Math.max(now, open.from) });
