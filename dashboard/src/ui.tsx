@@ -666,15 +666,12 @@ export function parsed(text: string, field: string): Json {
   }
 }
 
-/** The words for one of the things, such as "delivery, by name" for "deliveries, by name". */
-const singular = (what: string) => what.replace(/^([a-z ]*?[a-z])(ies|s)(?= with|,|$)/, (_, stem, end) => stem + (end === "ies" ? "y" : ""));
-
 /** The number of loaded rows, and a button for the next page. */
-export function Pager(props: { more: boolean; on: () => void; shown: number; total?: number; what: string; busy?: boolean }) {
+export function Pager(props: { more: boolean; on: () => void; shown: number; total?: number; one: string; many?: string; order?: string; busy?: boolean }) {
   const all = Math.max(props.shown, props.total ?? 0);
   return (
     <div class="pager" role="status">
-      <span class="dim">{number(props.shown)}{all > props.shown ? ` of ${number(all)}` : ""} {all === 1 && !props.more ? singular(props.what) : props.what}{props.more ? " loaded" : ""}</span>
+      <span class="dim">{all > props.shown && `${number(props.shown)} of `}{plural(all, props.one, props.many)}{props.order}{props.more && " loaded"}</span>
       {props.more && <button type="button" disabled={props.busy} onClick={props.on}>{props.shown ? "Show more" : "Search more"}</button>}
     </div>
   );

@@ -419,7 +419,7 @@ class Caller:
 
     recorder: Recorder
     clock: ManualClock
-    # Empties the queue of webhook deliveries. To send a message, moto counts all messages of the queue.
+    # Empties the queue of webhook deliveries. For each message sent, moto counts all of a queue.
     empty: Callable[[], Any]
     called: set[str] = field(default_factory=set)
 

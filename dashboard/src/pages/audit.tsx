@@ -62,7 +62,7 @@ export function Audit() {
             { name: "Key", cell: (action) => action.key ? <code>{action.key}</code> : <span class="dim">–</span> },
             { name: "", cell: (action) => action.resource && <Act small needs="admin:read" of={`${verb(action)} ${action.name ?? ""}`} on={() => show(action, read.again)}>Changes</Act> },
           ]} />
-          <Pager shown={data.items.length} more={data.more} busy={read.busy} what="actions, newest first" on={() => setPages(pages + 1)} />
+          <Pager shown={data.items.length} more={data.more} busy={read.busy} one="action" order=", newest first" on={() => setPages(pages + 1)} />
         </>}</When>
       </Card>
     </Page>

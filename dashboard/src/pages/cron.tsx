@@ -46,7 +46,7 @@ export function Crons() {
               { name: "Runs", right: true, cell: (cron) => cron.run_count, by: (cron) => cron.run_count },
               { name: "", cell: (cron) => <Acts cron={cron} done={read.again} /> },
             ]} />
-          <Pager shown={data.items.length} total={data.total} more={false} what="cron jobs" on={() => {}} />
+          <Pager shown={data.items.length} total={data.total} more={false} one="cron job" on={() => {}} />
         </>}</When>
       </Card>
     </Page>

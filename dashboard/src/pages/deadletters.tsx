@@ -116,7 +116,7 @@ export function DeadLetters() {
                 JOB.args!,
                 { name: "", cell: (job: Json) => <span class="row"><Act small of={job.id} on={async () => { await call("POST", `/admin/dead-letter/${seg(job.id)}/retry`); tell("Job retried"); done(); }}>Retry</Act><Act small of={job.id} on={() => change(job, done)}>Edit and retry</Act></span> },
               ]} />
-            <Pager shown={data.items.length} total={data.total} more={data.more} busy={read.busy} what="dead letters, newest first" on={() => setPages(pages + 1)} />
+            <Pager shown={data.items.length} total={data.total} more={data.more} busy={read.busy} one="dead letter" order=", newest first" on={() => setPages(pages + 1)} />
           </>}</When>
         </>}
       </Card>

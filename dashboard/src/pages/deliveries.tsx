@@ -116,7 +116,7 @@ export function Deliveries() {
                 <Act small danger of={each.name} on={remove(each)}>Delete</Act>
               </span> },
             ]} />
-            <Pager shown={items.length} total={data.total} more={false} what="deliveries, by name" on={() => {}} />
+            <Pager shown={items.length} total={data.total} more={false} one="delivery" many="deliveries" order=", by name" on={() => {}} />
           </>}</When>
         )}
       </Card>

@@ -83,7 +83,7 @@ export function Durable({ job, final, seen, again }: { job: Json; final: boolean
               { name: "Result", cell: (step) => step.error ? <Failure of={step.error} /> : step.result === undefined ? <span class="dim">–</span> : <Result of={step} /> },
               { name: "", cell: (step) => <Forget of={step.name} /> },
             ]} />
-          <Pager shown={data.steps.length} more={data.more} busy={read.busy} what="steps" on={() => setPages(pages + 1)} />
+          <Pager shown={data.steps.length} more={data.more} busy={read.busy} one="step" on={() => setPages(pages + 1)} />
           {data.waits.length > 0 && <Table rows={data.waits} label="Sleeps and waits" id={(wait) => wait.name} columns={[
             { name: "Wait", cell: (wait) => <Text>{wait.name}</Text>, by: (wait) => wait.name },
             { name: "Kind", cell: (wait) => capital(wait.kind), by: (wait) => wait.kind },

@@ -77,7 +77,7 @@ export function Events() {
             { name: "Queue", cell: (event) => <Text>{event.data?.queue}</Text> },
             { name: "Details", cell: (event) => <code class="cut"><bdi>{json(Object.fromEntries(Object.entries(event.data ?? {}).filter(([name]) => name !== "queue")))}</bdi></code> },
           ]} />
-          {older && <Pager shown={events.length} more busy={busy} what="events" on={showOlder} />}
+          {older && <Pager shown={events.length} more busy={busy} one="event" on={showOlder} />}
         </>}
       </Card>
     </Page>

@@ -246,7 +246,7 @@ export function Listing(props: { filter: Record<string, string | undefined>; col
               </div>
             </>}
             <Table rows={jobs} seen={(rows) => { now.current.jobs = rows; }} columns={columns} label={props.title ?? "Jobs"} part={Boolean(data.next)} id={(job) => job.id} chosen={chosen} choose={choose} at={at} empty={words ? <Empty title="No matches in the loaded jobs" /> : data.next ? <Empty title="No matches so far">Only a part of the jobs was searched. A search in one queue is faster.</Empty> : props.empty} />
-            <Pager shown={data.items.length} total={data.total} more={Boolean(data.next)} busy={read.busy} what="jobs" on={read.more} />
+            <Pager shown={data.items.length} total={data.total} more={Boolean(data.next)} busy={read.busy} one="job" on={read.more} />
             {data.unsearched > 0 && <p class="dim">{plural(data.unsearched, "job")} not searched: the arguments are too large for the job record.</p>}
           </div>
         )}</When>

@@ -72,7 +72,7 @@ export function Keys() {
             { name: "ID", cell: (key) => <code>{key.id}</code> },
             { name: "", cell: (key) => key.state === "active" && <Act small danger of={`${key.name}, ${key.id}`} on={revoke(key)}>Revoke</Act> },
           ]} />
-          <Pager shown={data.items.length} more={data.more} busy={read.busy} what="keys, oldest first" on={() => setPages(pages + 1)} />
+          <Pager shown={data.items.length} more={data.more} busy={read.busy} one="key" order=", oldest first" on={() => setPages(pages + 1)} />
         </>}</When>
       </Card>
     </Page>

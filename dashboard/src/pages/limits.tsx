@@ -42,7 +42,7 @@ export function Limits() {
                 {(limit.override || limit.paused_until) && <Act small of={limit.key} on={async () => { await save("DELETE", `/rate-limits/${seg(limit.key)}/override`, undefined, limit); tell("Override removed"); read.again(); }}>Remove override</Act>}
               </span> },
             ]} />
-          <Pager shown={data.items.length} total={data.total} more={data.pagination.has_more} what="keys, by name" on={() => tell("Only the first 50 keys are shown")} />
+          <Pager shown={data.items.length} total={data.total} more={data.pagination.has_more} one="key" order=", by name" on={() => tell("Only the first 50 keys are shown")} />
         </>}</When>
       </Card>
     </Page>

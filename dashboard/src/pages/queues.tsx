@@ -93,7 +93,7 @@ export function Queues() {
               <Table rows={shown} columns={COLUMNS} label="Queues" id={(queue) => queue.name}
                 order={{ now: sort, want: (order) => refine({ sort: order === "name" ? undefined : order }) }}
                 empty={<Empty title={wanted ? "No matches" : sort !== "name" ? "No queue has a value in this column" : "No queues"}>{wanted ? "Press Enter to open the queue with exactly this name." : sort !== "name" ? <Link to="/queues">View all queues by name</Link> : "The first job creates its queue."}</Empty>} />
-              <Pager shown={data.items.length} total={data.total} more={data.more} busy={read.busy} what={sort === "name" ? "queues, by name" : "queues with a value in this column, largest first, at most 1 minute old"} on={() => setPages(pages + 4)} />
+              <Pager shown={data.items.length} total={data.total} more={data.more} busy={read.busy} one="queue" order={sort === "name" ? ", by name" : " with a value in this column, largest first, at most 1 minute old"} on={() => setPages(pages + 4)} />
             </>
           )}</When>
         )}

@@ -55,7 +55,7 @@ export function Schemas() {
             { name: "Registered", cell: (each) => <Time at={each.created_at} />, by: (each) => each.created_at },
             { name: "", cell: (each) => <Act small of={each.type} on={setMode(each, read.again)}>Set mode</Act> },
           ]} />
-          <Pager shown={data.items.length} more={data.more} busy={read.busy} what="job types, by name" on={() => setPages(pages + 1)} />
+          <Pager shown={data.items.length} more={data.more} busy={read.busy} one="job type" order=", by name" on={() => setPages(pages + 1)} />
         </>}</When>
       </Card>
     </Page>

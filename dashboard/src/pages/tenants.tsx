@@ -52,7 +52,7 @@ export function Tenants() {
             { name: "Created", cell: (each) => <Time at={each.created_at} />, by: (each) => each.created_at },
             { name: "", cell: (each) => <span class="row"><Act small of={each.id} on={edit(each)}>Edit</Act><Act small danger of={each.id} on={remove(each)}>Delete</Act></span> },
           ]} />
-          <Pager shown={data.items.length} total={data.total} more={false} what="tenants, by ID" on={() => {}} />
+          <Pager shown={data.items.length} total={data.total} more={false} one="tenant" order=", by ID" on={() => {}} />
         </>}</When>}
       </Card>
     </Page>

@@ -88,7 +88,7 @@ export function Webhooks() {
               <Act small danger of={each.url} on={remove(each)}>Delete</Act>
             </span> },
           ]} />
-          <Pager shown={data.items.length} total={data.total} more={false} what="webhooks" on={() => {}} />
+          <Pager shown={data.items.length} total={data.total} more={false} one="webhook" on={() => {}} />
         </>}</When>}
       </Card>
       {of && !absent && <Sent key={of} subscription={of} />}
@@ -113,7 +113,7 @@ function Sent({ subscription }: { subscription: string }) {
           { name: "Error", cell: (each) => <Text>{each.error}</Text> },
           { name: "", cell: (each) => each.status === "dead" && <Act small of={each.id} on={async () => { await call("POST", `/webhooks/deliveries/${seg(each.id)}/retry`); tell("Delivery is sent again"); read.again(); }}>Retry</Act> },
         ]} />
-        <Pager shown={data.items.length} more={false} what={data.pagination.has_more ? "latest deliveries" : "deliveries"} on={() => {}} />
+        <Pager shown={data.items.length} more={false} one="delivery" many={data.pagination.has_more ? "latest deliveries" : "deliveries"} on={() => {}} />
       </>}</When>
     </Card>
   );

@@ -35,7 +35,7 @@ export function Workers() {
                 {worker.state === "stale" && <Act small danger of={worker.id} on={() => ask({ title: `Remove worker ${worker.id}?`, text: "The record appears again if the worker sends a heartbeat.", button: "Remove worker", danger: true, act: async () => { await call("DELETE", `/admin/workers/${seg(worker.id)}`); tell(`${worker.id} removed`); read.again(); } })}>Remove</Act>}
               </span> },
             ]} />
-          <Pager shown={data.items.length} total={data.total} more={false} what="workers" on={() => {}} />
+          <Pager shown={data.items.length} total={data.total} more={false} one="worker" on={() => {}} />
         </Card>
       </>}</When>
     </Page>

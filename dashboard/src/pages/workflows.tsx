@@ -38,7 +38,7 @@ export function Workflows() {
               { name: "Created", cell: (each) => <Time at={each.created_at} />, by: (each) => each.created_at },
               { name: "Updated", cell: (each) => <Time at={each.updated_at} />, by: (each) => each.updated_at ?? "" },
             ]} />
-          <Pager shown={data.items.length} total={data.total} more={data.more} busy={read.busy} what="workflows" on={() => setPages(pages + 1)} />
+          <Pager shown={data.items.length} total={data.total} more={data.more} busy={read.busy} one="workflow" on={() => setPages(pages + 1)} />
         </>}</When>
       </Card>
     </Page>
