@@ -280,6 +280,7 @@ def test_pools_workers_and_limits(shown: Screen, call: Caller) -> None:
     shown.until(lambda: "concurrency" in call("GET", "/admin/pools/shop"))
     pool = call("GET", "/admin/pools/shop")
     assert (pool["concurrency"], pool["weights"]) == (5, {"mail": 2, "images": 1})
+    shown.quiet()
     shown.page.get_by_role("button", name="Delete: shop").click()
     shown.answer("Delete pool")
     shown.told("Pool shop deleted")
@@ -298,6 +299,7 @@ def test_pools_workers_and_limits(shown: Screen, call: Caller) -> None:
     shown.answer("Set override", concurrency="1", rate="")
     shown.told("Override active")
     assert call("GET", "/rate-limits/example.org")["concurrency"]["limit"] == 1
+    shown.quiet()
     shown.page.get_by_role("button", name="Remove override: example.org").click()
     shown.told("Override removed")
 
