@@ -244,17 +244,14 @@ def test_what_another_operator_changed_is_not_deleted(
 ) -> None:
     hook = call("POST", "/webhooks/subscriptions", {"url": HOOK, "events": ["job.completed"]})
     hook_path = f"/webhooks/subscriptions/{hook['id']}"
-    pool: dict[str, Any] = {"queues": {"aside": {"weight": 1}}, "strategy": "weighted"}
     # Page, what the button names, that of the dialog, a path, and another operator's change.
     kinds: list[tuple[str, str, str, str, str, dict[str, Any]]] = [
-        ("pools", "aside", "Delete pool", "/admin/pools/aside", "PUT", pool | {"concurrency": 7}),
         ("tenants", "aside", "Delete tenant", "/admin/tenants/aside", "PUT", {"name": "Other"}),
         ("webhooks", HOOK, "Delete webhook", hook_path, "PATCH", {"timeout_s": 7}),
     ]
-    call("PUT", "/admin/pools/aside", pool)
     call("PUT", "/admin/tenants/aside", {"name": "Aside"})
     try:
-        shown = screen().open("pools")
+        shown = screen().open("tenants")
         for page, name, button, path, method, change in kinds:
             shown.go(page)
             shown.press(f"Delete: {name}")
@@ -271,7 +268,7 @@ def test_what_another_operator_changed_is_not_deleted(
             with pytest.raises(AssertionError, match="404"):
                 call("GET", path)
     finally:
-        for path in (hook_path, "/admin/pools/aside", "/admin/tenants/aside"):
+        for path in (hook_path, "/admin/tenants/aside"):
             with contextlib.suppress(AssertionError):
                 call("DELETE", path)
 

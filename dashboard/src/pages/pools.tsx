@@ -1,4 +1,4 @@
-import { ApiError, get, type Json, query, save, seg } from "../api";
+import { ApiError, call, get, type Json, query, save, seg } from "../api";
 import { duration, number, percent } from "../format";
 import { usePoll } from "../live";
 import { Act, ask, Card, Empty, Facts, Meter, Page, QueueLink, State, Table, tell, Trouble, When } from "../ui";
@@ -50,7 +50,7 @@ export function Pools() {
         {data.items.map((pool: Json) => (
           <Card key={pool.name} title={<bdi>{pool.name}</bdi>} actions={<>
             <Act small of={pool.name} on={edit(pool)}>Edit</Act>
-            <Act small danger of={pool.name} on={() => ask({ title: `Delete pool ${pool.name}?`, text: "Its queues and jobs are not deleted. This can't be undone.", button: "Delete pool", danger: true, act: async () => { await save("DELETE", `/admin/pools/${seg(pool.name)}`, undefined, pool); tell(`Pool ${pool.name} deleted`); read.again(); } })}>Delete</Act>
+            <Act small danger of={pool.name} on={() => ask({ title: `Delete pool ${pool.name}?`, text: "Its queues and jobs are not deleted. This can't be undone.", button: "Delete pool", danger: true, act: async () => { await call("DELETE", `/admin/pools/${seg(pool.name)}`); tell(`Pool ${pool.name} deleted`); read.again(); } })}>Delete</Act>
           </>}>
             <Facts of={[
               ["Strategy", pool.strategy], ["Workers", number(pool.active_workers ?? 0)],
